@@ -1,0 +1,76 @@
+"""Paged attention in plain torch: what the other kernels are checked against, and the CPU's last resort.
+
+Shapes: B sequences, N tokens, H query heads, K KV heads, D head size. A cache is [num_blocks, block_size, K, D]; the
+slot of a token is block * block_size + offset. Query heads h * H/K ... (h + 1) * H/K - 1 share KV head h.
+"""
+
+import torch
+import torch.nn.functional as F
+
+
+def store_kv(
+    k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor
+) -> None:
+    """Write k, v [N, K, D] to the slots named by slot_mapping [N] int64; rows with slot -1 are skipped."""
+    keep = slot_mapping >= 0
+    if not keep.all():
+        k, v, slot_mapping = k[keep], v[keep], slot_mapping[keep]
+    k_cache.flatten(0, 1).index_copy_(0, slot_mapping, k)
+    v_cache.flatten(0, 1).index_copy_(0, slot_mapping, v)
+
+
+def paged_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """One query per sequence: q [B, H, D] looks back on context_lens [B] tokens; returns [B, H, D].
+
+    A KV head's query heads are laid as rows of one matrix, so each K and V is gathered and read once for all of them.
+    """
+    kv_heads, head_dim = k_cache.shape[2:]
+    out = torch.empty_like(q)
+    for i, length in enumerate(context_lens.tolist()):
+        k, v = gather_history(k_cache, v_cache, block_tables[i], length)  # [K, T, D]
+        rows = q[i].view(1, kv_heads, -1, head_dim)  # [1, K, H/K, D]
+        out[i] = F.scaled_dot_product_attention(rows, k[None], v[None], scale=scale).reshape(-1, head_dim)
+    return out
+
+
+def paged_prefill(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_table: torch.Tensor,
+    start: int,
+    scale: float,
+) -> torch.Tensor:
+    """Queries q [n, H, D] at positions start .. start + n - 1 of one sequence; returns [n, H, D].
+
+    The query at position p sees positions 0 .. p, whose K and V are in the cache already.
+    """
+    n, heads, head_dim = q.shape
+    kv_heads = k_cache.shape[2]
+    k, v = gather_history(k_cache, v_cache, block_table, start + n)  # [K, T, D]
+    group = (kv_heads, heads // kv_heads)
+    queries = q.transpose(0, 1).unflatten(0, group)  # [K, H/K, n, D]
+    k, v = (x[:, None].expand(*group, -1, -1) for x in (k, v))
+    if start == 0:
+        out = F.scaled_dot_product_attention(queries, k, v, is_causal=True, scale=scale)
+    else:
+        seen = torch.ones(n, start + n, dtype=torch.bool, device=q.device).tril(start)
+        out = F.scaled_dot_product_attention(queries, k, v, attn_mask=seen, scale=scale)
+    return out.flatten(0, 1).transpose(0, 1).contiguous()
+
+
+def gather_history(
+    k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, length: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """K and V of a sequence's first `length` tokens, each [K, length, D], copied out of its blocks."""
+    blocks = block_table[: -(-length // k_cache.shape[1])]
+    return tuple(
+        cache.index_select(0, blocks).flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache)
+    )
