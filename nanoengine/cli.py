@@ -2,22 +2,23 @@
 
 import argparse
 import importlib
+import pkgutil
 import sys
 
-from nanoengine import __version__
+from nanoengine import __version__, commands
 from nanoengine.errors import NanoengineError
-
-# Each name is a module of nanoengine.commands with HELP, add_arguments(parser) and run(args) -> exit status.
-COMMANDS = ("doctor", "price", "generate", "sweep", "fit", "live")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand; imports no torch, so that `--help` is instant."""
+    """The parser with every subcommand; imports no torch, so that `--help` is instant.
+
+    A subcommand is a module of nanoengine.commands with HELP, add_arguments(parser) and run(args) -> exit status.
+    """
     parser = argparse.ArgumentParser(prog="nanoengine", description="What a token costs, priced and measured.")
     parser.add_argument("--version", action="version", version=f"nanoengine {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = importlib.import_module(f"nanoengine.commands.{name}")
+    for _, name, _ in pkgutil.iter_modules(commands.__path__):
+        module = importlib.import_module(f"{commands.__name__}.{name}")
         sub = subparsers.add_parser(
             name,
             help=module.HELP,
