@@ -150,7 +150,7 @@ def test_every_request_finishes_and_no_block_is_lost_or_shared(arrivals, block_s
     sequences, step_index = [], 0
     pending = [(arrival, make_sequence(i, p, o)) for i, (p, o, arrival) in enumerate(arrivals)]
     while pending or scheduler.has_work:
-        for arrival, seq in [x for x in pending if x[0] <= step_index]:
+        for _, seq in [x for x in pending if x[0] <= step_index]:
             scheduler.add(seq)
             sequences.append(seq)
         pending = [x for x in pending if x[0] > step_index]
