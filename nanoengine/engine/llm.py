@@ -80,6 +80,7 @@ class LLM:
         checkpoint = None if isinstance(model, dict) else Checkpoint(model)
         self.hf_config = model if checkpoint is None else checkpoint.hf_config
         config = DecoderConfig.from_hf(self.hf_config)
+        self.name = f"made-up {config.family}" if checkpoint is None else Path(model).name
         self.max_model_len = max_model_len or config.max_context
         if self.max_model_len > config.max_context:
             raise NanoengineError(f"max_model_len is {max_model_len}, but the model's context is {config.max_context}.")
