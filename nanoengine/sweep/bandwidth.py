@@ -1,6 +1,5 @@
 """How fast this machine reads memory: the ceiling that every decode step is held against."""
 
-import importlib.util
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,13 @@ import numpy as np
 
 from nanoengine.errors import NanoengineError
 from nanoengine.extras import need
-from nanoengine.sweep.machine import available_memory_bytes, last_level_cache_bytes, this_machine, usable_cores
+from nanoengine.sweep.machine import (
+    available_memory_bytes,
+    last_level_cache_bytes,
+    this_machine,
+    torch_error,
+    usable_cores,
+)
 
 _CACHES_OVER = 8  # a buffer must be this many times the last-level cache, so that hardly a read is served by it
 _LEAST_BYTES = 2**28
@@ -76,12 +81,12 @@ def measure_bandwidth(
         seconds, buffer_bytes = _time_cuda(device, repeats, buffer_bytes)
     else:
         buffer_bytes = _cpu_buffer_bytes(buffer_bytes)
-        if importlib.util.find_spec("torch") is not None:
-            method = "torch.sum"
-            seconds, threads = _time_torch(threads, repeats, buffer_bytes)
-        else:
+        if torch_error():
             method, threads = "numpy.max", threads or usable_cores()
             seconds = _time_numpy(threads, repeats, buffer_bytes)
+        else:
+            method = "torch.sum"
+            seconds, threads = _time_torch(threads, repeats, buffer_bytes)
     rates = buffer_bytes / 1e9 / np.asarray(seconds)
     q25, median, q75 = np.quantile(rates, [0.25, 0.5, 0.75])
     return MeasuredBandwidth(

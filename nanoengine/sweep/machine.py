@@ -113,8 +113,19 @@ def _cpu_name() -> str:
     return name or platform.processor() or platform.machine()
 
 
-def _gpu() -> tuple[str | None, int | None]:
+def torch_error() -> str:
+    """Why torch cannot be used: "not installed" or what its import said; "" when it can."""
     if importlib.util.find_spec("torch") is None:
+        return "not installed"
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError) as error:  # a wheel for another processor or a missing shared library
+        return f"installed, but its import fails: {error}"
+    return ""
+
+
+def _gpu() -> tuple[str | None, int | None]:
+    if torch_error():
         return None, None
     import torch
 

@@ -71,7 +71,11 @@ def run_sweep(
             bandwidth = bandwidth or measure_bandwidth(description.device, description.threads or None)
             print(CostCard(description, cells, bandwidth, note), flush=True)
         recorder = _Recorder(backend, description, identity, store, samples_per_visit, warmup, clock)
-        plan = [visit for visit in visit_order(cells, visits, seed) if recorder.missing(visit)]
+        whole_plan = list(visit_order(cells, visits, seed))
+        plan = [visit for visit in whole_plan if recorder.missing(visit)]
+        done = len(whole_plan) - len(plan)
+        if progress and done:
+            print(f"{out} already holds {done} of {len(whole_plan)} visits, which are not run again.", flush=True)
         _run(plan, recorder, progress, budget_s, clock)
         return mark_outliers(recorder.frame())
 
