@@ -7,6 +7,8 @@ slot of a token is block * block_size + offset. Query heads h * H/K ... (h + 1) 
 import torch
 import torch.nn.functional as F
 
+PREFILL_TILE = 256  # queries handled together: bounds the mask, and skips the keys that none of them may see
+
 
 def store_kv(
     k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, slot_mapping: torch.Tensor
@@ -55,15 +57,20 @@ def paged_prefill(
     n, heads, head_dim = q.shape
     kv_heads = k_cache.shape[2]
     k, v = gather_history(k_cache, v_cache, block_table, start + n)  # [K, T, D]
+    # K and V are shown to each query head of their group by a stride of 0: no copy, and SDPA's fast path still runs.
     group = (kv_heads, heads // kv_heads)
-    queries = q.transpose(0, 1).unflatten(0, group)  # [K, H/K, n, D]
     k, v = (x[:, None].expand(*group, -1, -1) for x in (k, v))
-    if start == 0:
-        out = F.scaled_dot_product_attention(queries, k, v, is_causal=True, scale=scale)
-    else:
-        seen = torch.ones(n, start + n, dtype=torch.bool, device=q.device).tril(start)
-        out = F.scaled_dot_product_attention(queries, k, v, attn_mask=seen, scale=scale)
-    return out.flatten(0, 1).transpose(0, 1).contiguous()
+    queries = q.transpose(0, 1).unflatten(0, group)  # [K, H/K, n, D]
+    out = torch.empty_like(q)
+    for first in range(0, n, PREFILL_TILE):
+        rows = slice(first, min(first + PREFILL_TILE, n))
+        seen = start + rows.stop  # what lies behind this tile's last query is not even looked at
+        mask = torch.ones(rows.stop - first, seen, dtype=torch.bool, device=q.device).tril(start + first)
+        tile = F.scaled_dot_product_attention(
+            queries[:, :, rows], k[:, :, :seen], v[:, :, :seen], attn_mask=mask, scale=scale
+        )
+        out[rows] = tile.flatten(0, 1).transpose(0, 1)
+    return out
 
 
 def gather_history(
@@ -71,6 +78,4 @@ def gather_history(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of a sequence's first `length` tokens, each [K, length, D], copied out of its blocks."""
     blocks = block_table[: -(-length // k_cache.shape[1])]
-    return tuple(
-        cache.index_select(0, blocks).flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache)
-    )
+    return tuple(cache.index_select(0, blocks).flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache))
