@@ -18,12 +18,16 @@ _SAMPLES = 5
 
 
 def measure_steps(backends: dict[tuple[str, str], Backend], rounds: int, seed: int = 0) -> pd.DataFrame:
-    """Samples of every backend in every cell, `rounds` visits each in shuffled order; columns as summary() needs."""
+    """Samples of every backend in every cell, `rounds` visits each in shuffled order; columns as summary() needs.
+
+    Rows are in the order of `backends` and CELLS, not of measuring.
+    """
     shuffle = random.Random(seed)
     jobs = [(key, cell) for key in backends for cell in CELLS]
     rows = []
     for visit in range(rounds):
-        for key, cell in shuffle.sample(jobs, len(jobs)):
+        for job in shuffle.sample(range(len(jobs)), len(jobs)):
+            key, cell = jobs[job]
             description = backends[key].describe()
             for history, step_ms in measure_visit(backends[key], *cell, samples=_SAMPLES):
                 rows.append(
@@ -33,6 +37,7 @@ def measure_steps(backends: dict[tuple[str, str], Backend], rounds: int, seed: i
                         "dtype": description.dtype,
                         "threads": description.threads,
                         "machine": description.device,
+                        "job": job,
                         "visit": visit,
                         "batch": cell.batch,
                         "target_history": cell.history,
@@ -41,7 +46,7 @@ def measure_steps(backends: dict[tuple[str, str], Backend], rounds: int, seed: i
                         "step_ms": step_ms,
                     }
                 )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).sort_values("job", kind="stable", ignore_index=True)
 
 
 def summaries(samples: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
@@ -50,17 +55,18 @@ def summaries(samples: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def step_table(samples: pd.DataFrame) -> Table:
-    """Median step of each engine in each cell; with two engines also how long one takes against the other."""
+    """Median step of each engine in each cell; with two engines also the first one's time over the second's."""
     cells = summaries(samples)
     table = Table(title="one decode step, ms: median (quartiles)")
-    for column in ("dtype", "batch", "history", *samples.backend.unique(), "ratio"):
+    backends = list(samples.backend.unique())
+    for column in ("dtype", "batch", "history", *backends, *(["ratio"] if len(backends) > 1 else [])):
         table.add_column(column, justify="right")
     for dtype in samples.dtype.unique():
-        columns = [cells[backend, dtype] for backend in samples.backend.unique()]
+        columns = [cells[backend, dtype] for backend in backends]
         for rows in zip(*(column.itertuples() for column in columns), strict=True):
             times = [f"{row.step_ms:.1f} ({row.q25_ms:.1f} to {row.q75_ms:.1f})" for row in rows]
-            ratio = f"{rows[0].step_ms / rows[1].step_ms:.2f}" if len(rows) > 1 else ""
-            table.add_row(dtype, str(rows[0].batch), str(rows[0].history), *times, ratio)
+            ratio = [f"{rows[0].step_ms / rows[1].step_ms:.2f}"] if len(rows) > 1 else []
+            table.add_row(dtype, str(rows[0].batch), str(rows[0].history), *times, *ratio)
     return table
 
 

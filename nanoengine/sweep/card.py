@@ -33,15 +33,15 @@ class CostCard:
         room = d.kv_capacity_tokens * d.kv_bytes_per_token / 1e9
         lines = [
             f"{d.model}, {d.dtype}, by {d.backend} on {self.bandwidth.machine} ({d.device}{threads})",
-            f"weights read by a step  {d.weight_bytes / 1e9:8.3f} GB",
+            f"weights read by a step  {d.weight_bytes / 1e6:8.1f} MB",
             f"KV of one token         {d.kv_bytes_per_token:8,} B",
             f"KV that memory holds    {d.kv_capacity_tokens:8,} tokens, {room:.2f} GB",
             f"read bandwidth          {self.bandwidth}",
             "",
-            " batch  history     KV GB   read GB   ms at the measured bandwidth",
+            " batch  history     KV MB   read MB   ms at the measured bandwidth",
         ]
         lines += [
-            f"{row.batch:6d} {row.history:8d} {row.kv_bytes / 1e9:9.3f} {row.read_bytes / 1e9:9.3f} {row.floor_ms:9.2f}"
+            f"{row.batch:6d} {row.history:8d} {row.kv_bytes / 1e6:9.1f} {row.read_bytes / 1e6:9.1f} {row.floor_ms:9.2f}"
             for row in rows.itertuples()
         ]
         return "\n".join([*lines, *([self.note] if self.note else [])])

@@ -15,14 +15,14 @@ def cell_table(cells: pd.DataFrame):
     from rich.table import Table
 
     table = Table(title="one decode step: median, quartiles, and the rate at which it read its bytes")
-    for column in ("batch", "history", "n", "KV GB", "step ms", "25 %", "75 %", "read GB/s", "outliers"):
+    for column in ("batch", "history", "n", "KV MB", "step ms", "25 %", "75 %", "read GB/s", "outliers"):
         table.add_column(column, justify="right")
     for cell in cells.itertuples():
         table.add_row(
             str(cell.batch),
             str(cell.history),
             str(cell.n),
-            f"{cell.kv_bytes / 1e9:.3f}",
+            f"{cell.kv_bytes / 1e6:.1f}",
             f"{cell.step_ms:.2f}",
             f"{cell.q25_ms:.2f}",
             f"{cell.q75_ms:.2f}",
