@@ -10,6 +10,7 @@ from nanoengine.costmodel.fit import fit_steps
 from nanoengine.sweep.backends import Backend
 from nanoengine.sweep.bandwidth import MeasuredBandwidth
 from nanoengine.sweep.grid import Cell
+from nanoengine.sweep.load import OtherLoad
 from nanoengine.sweep.runner import measure_visit
 from nanoengine.sweep.summary import summary
 
@@ -29,7 +30,10 @@ def measure_steps(backends: dict[tuple[str, str], Backend], rounds: int, seed: i
         for job in shuffle.sample(range(len(jobs)), len(jobs)):
             key, cell = jobs[job]
             description = backends[key].describe()
-            for history, step_ms in measure_visit(backends[key], *cell, samples=_SAMPLES):
+            load = OtherLoad()
+            timed = measure_visit(backends[key], *cell, samples=_SAMPLES)
+            other_cores = load.cores()
+            for history, step_ms in timed:
                 rows.append(
                     {
                         "backend": description.backend,
@@ -44,6 +48,7 @@ def measure_steps(backends: dict[tuple[str, str], Backend], rounds: int, seed: i
                         "kv_bytes": cell.batch * history * description.kv_bytes_per_token,
                         "weight_bytes": description.weight_bytes,
                         "step_ms": step_ms,
+                        "other_cores": other_cores,
                     }
                 )
     return pd.DataFrame(rows).sort_values("job", kind="stable", ignore_index=True)

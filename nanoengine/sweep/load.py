@@ -1,15 +1,18 @@
 """How busy the machine was with other work while a step was timed."""
 
+import math
 import os
 import time
 
 from nanoengine.extras import need
 
+_LEAST_S = 0.1
+
 
 class OtherLoad:
-    """Counts from its making. `cores()`: cores that other processes kept busy on average since then.
+    """Counts from its making. `cores()`: cores that other processes kept busy on average since then, NaN if unknown.
 
-    The kernel counts in ticks of about 10 ms, so for a visit of 100 ms it tells a busy neighbour from none, no more.
+    The kernel counts in ticks of 10 ms, so over 100 ms it just tells a busy neighbour from none; shorter is unknown.
     """
 
     def __init__(self):
@@ -18,7 +21,7 @@ class OtherLoad:
 
     def cores(self) -> float:
         busy, elapsed = (now - begin for now, begin in zip(self._now(), self._begin, strict=True))
-        return round(max(0.0, busy / elapsed), 3) if elapsed else 0.0
+        return round(max(0.0, busy / elapsed), 3) if elapsed >= _LEAST_S else math.nan
 
     @staticmethod
     def _now() -> tuple[float, float]:

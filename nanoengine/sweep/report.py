@@ -4,10 +4,9 @@ from statistics import mean
 
 import pandas as pd
 
+from nanoengine.errors import NanoengineError
 from nanoengine.sweep.bandwidth import MeasuredBandwidth
-from nanoengine.sweep.summary import drift, mark_outliers
-
-_BUSY_CORES = 0.1
+from nanoengine.sweep.summary import QUIET_CORES, drift, mark_outliers
 
 
 def cell_table(cells: pd.DataFrame):
@@ -38,38 +37,49 @@ def remarks(samples: pd.DataFrame) -> list[str]:
     found = drift(samples)
     if found:
         lines.append(str(found))
-    loads = samples.groupby("order").other_cores.first()
-    busy = loads[loads > _BUSY_CORES]
-    if len(busy):
+    marked = mark_outliers(samples)
+    visits = marked.groupby(["order", "batch", "target_history"]).disturbed.first()
+    if visits.any():
         lines.append(
-            f"During {len(busy)} of {len(loads)} visits other processes kept more than {_BUSY_CORES:g} cores busy, "
-            f"at most {busy.max():.2f}; close them and measure again."
+            f"During {visits.sum()} of {len(visits)} visits other processes kept more than {QUIET_CORES:g} cores busy, "
+            f"at most {samples.other_cores.max():.2f}; medians leave these visits out where a cell has quiet ones."
         )
-    outliers = int(mark_outliers(samples).outlier.sum())
+    never_quiet = visits.groupby(["batch", "target_history"]).all()
+    if never_quiet.any():
+        names = ", ".join(f"{batch} x {history}" for batch, history in never_quiet.index[never_quiet])
+        lines.append(f"No visit was quiet in {names}; close other programs and measure again with more visits.")
+    outliers = int(marked.outlier.sum())
     if outliers:
         lines.append(f"{outliers} of {len(samples)} samples lie far from the rest of their cell; they are kept.")
     return lines
 
 
 def fit_lines(cells: pd.DataFrame, *bandwidths: MeasuredBandwidth) -> list[str]:
-    """Both fits of `summary(samples)`, each with its intervals, and their slopes against the mean of `bandwidths`."""
-    from nanoengine.costmodel.fit import fit_steps
-
-    if cells.kv_bytes.nunique() < 3:
-        return [f"A fit needs at least 3 cells that differ in KV, and this sweep has {cells.kv_bytes.nunique()}."]
+    """Both fits of `summary(samples)`, each with its intervals, and their rates against the mean of `bandwidths`."""
     ceiling_gb_per_s = mean(bandwidth.gb_per_s for bandwidth in bandwidths)
-    fits = {"Two terms, a fixed cost and KV:": fit_steps(cells)}
-    if cells.batch.nunique() > 1 and len(cells) > 4:
-        fits["Three terms, with a cost per request:"] = fit_steps(cells, per_request=True)
-    lines = []
-    for title, fit in fits.items():
-        lines += [title, str(fit), _against(fit.kv_rate_gb_per_s, "KV was read at 1/slope =", ceiling_gb_per_s), ""]
-    weight_rate = fits["Two terms, a fixed cost and KV:"].weight_rate_gb_per_s(int(cells.weight_bytes.iloc[0]))
+    lines = _one_fit("Two terms, a fixed cost and KV:", cells, False, ceiling_gb_per_s)
+    if cells.batch.nunique() > 1:
+        lines += ["", *_one_fit("Three terms, with a cost per request:", cells, True, ceiling_gb_per_s)]
     return [
         *lines,
-        _against(weight_rate, "Weights over the intercept give", ceiling_gb_per_s),
-        "That is a lower bound on the rate of weight reads: the intercept also holds the overhead of a step, which one "
+        "",
+        "A weight rate from an intercept is a lower bound: the intercept also holds the overhead of a step, which one "
         "model in one dtype cannot tell from its weights.",
+    ]
+
+
+def _one_fit(title: str, cells: pd.DataFrame, per_request: bool, ceiling_gb_per_s: float) -> list[str]:
+    from nanoengine.costmodel.fit import fit_steps
+
+    try:
+        fit = fit_steps(cells, per_request)
+    except NanoengineError as error:  # too small a grid is no reason to lose the table above
+        return [f"{title} no fit. {error}"]
+    return [
+        title,
+        str(fit),
+        _against("KV, 1/slope:", fit.kv_rate_gb_per_s, ceiling_gb_per_s),
+        _against("weights, bytes/intercept:", fit.weight_rate_gb_per_s(cells.weight_bytes.iloc[0]), ceiling_gb_per_s),
     ]
 
 
@@ -81,6 +91,8 @@ def bandwidth_line(before: MeasuredBandwidth, after: MeasuredBandwidth) -> str:
     )
 
 
-def _against(rate_gb_per_s: float, words: str, ceiling_gb_per_s: float) -> str:
+def _against(what: str, rate_gb_per_s: float, ceiling_gb_per_s: float) -> str:
+    if rate_gb_per_s <= 0:
+        return f"  {what} no rate, since the fitted cost is not above zero"
     share = rate_gb_per_s / ceiling_gb_per_s
-    return f"{words} {rate_gb_per_s:.1f} GB/s, {share:.0%} of the {ceiling_gb_per_s:.1f} GB/s measured here."
+    return f"  {what} {rate_gb_per_s:.1f} GB/s, {share:.0%} of the {ceiling_gb_per_s:.1f} GB/s measured here"

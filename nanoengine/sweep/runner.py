@@ -47,8 +47,9 @@ def run_sweep(
     progress: print a cost card, then show a bar. budget_s: after this many seconds only the first cell is measured
       once more. bandwidth: for the card; measured when absent. clock: seconds.
 
-    Returns the samples (columns of store.COLUMNS, and `outlier`), also those of earlier runs into `out`; `history`
-    is what a sample really attended to, since it grows by one token a step. Raises NanoengineError for bad input.
+    Returns the samples, also those of earlier runs into `out`: columns of store.COLUMNS, and those of mark_outliers.
+    `history` is what a sample really attended to, since it grows by one token a step. Raises NanoengineError for bad
+    input.
     """
     if samples_per_visit < 1 or warmup < 0:
         raise NanoengineError("A visit needs at least 1 sample and cannot have fewer than 0 warm-up steps.")

@@ -32,7 +32,10 @@ COLUMNS = {
     "weight_bytes": ("int64", "B, weights that one step reads"),
     "kv_bytes_per_token": ("int64", "B"),
     "step_ms": ("float64", "ms, wall time of the step"),
-    "other_cores": ("float64", "cores that other processes kept busy during the visit"),
+    "other_cores": (
+        "float64",
+        "cores that others kept busy during the visit, empty if it was too short to tell",
+    ),
     "started_at": ("str", "start of the visit, UTC"),
     "machine": ("str", ""),
     "versions": ("str", ""),
@@ -163,5 +166,5 @@ def _parse(data: bytes, path: Path) -> pd.DataFrame:
 def _as_csv(rows: list[dict]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writerows(rows)
+    writer.writerows({k: "" if v != v else v for k, v in row.items()} for row in rows)  # NaN alone differs from itself
     return text.getvalue().encode()

@@ -1,4 +1,4 @@
-"""From samples to cells: medians, spread, outliers, drift. Nothing is thrown away."""
+"""From samples to cells: medians, spread, outliers, disturbance, drift."""
 
 from dataclasses import dataclass
 
@@ -7,26 +7,34 @@ import pandas as pd
 from nanoengine.errors import NanoengineError
 from nanoengine.sweep.grid import Cell
 
+# More than this many cores at work for others, and a step no longer has the machine to itself: threads that wait for
+# one another then take tens of times as long. Below it lie the ticks in which the kernel counts.
+QUIET_CORES = 0.25
 _CELL = ["batch", "target_history"]
 
 
 def mark_outliers(samples: pd.DataFrame) -> pd.DataFrame:
-    """A copy with a column `outlier`: samples beyond three interquartile ranges from their cell's quartiles.
+    """A copy with two columns more, and every sample kept.
 
-    Tukey's "far out" (Exploratory Data Analysis, 1977). Marked samples still count: the median bears them.
+    disturbed: other processes kept more than QUIET_CORES busy during the visit. outlier: undisturbed, yet beyond
+    three interquartile ranges from the quartiles of its cell's undisturbed samples, which Tukey calls far out
+    (Exploratory Data Analysis, 1977).
     """
-    steps = samples.groupby(_CELL).step_ms
+    disturbed = samples.other_cores > QUIET_CORES
+    steps = samples.step_ms.where(~disturbed).groupby([samples[column] for column in _CELL])
     q25, q75 = steps.transform("quantile", 0.25), steps.transform("quantile", 0.75)
     beyond = pd.concat([q25 - samples.step_ms, samples.step_ms - q75], axis=1).max(axis=1)
-    return samples.assign(outlier=beyond > 3 * (q75 - q25))
+    return samples.assign(disturbed=disturbed, outlier=~disturbed & (beyond > 3 * (q75 - q25)))
 
 
 def summary(samples: pd.DataFrame) -> pd.DataFrame:
     """One row per cell of one sweep, ready for costmodel.fit_steps.
 
-    Columns: batch, history (of the cell), n samples, visits, outliers; kv_bytes (median over the samples, whose
-    histories grow) and weight_bytes in B; step_ms (median), q25_ms, q75_ms, iqr_ms; read_gb_per_s, all bytes of a
-    step over its median time. Raises NanoengineError for samples of more than one engine, model or dtype.
+    A cell's figures come from its undisturbed samples, outliers among them; from all where every visit was disturbed.
+    Columns: batch, history (of the cell), n samples used, visits, disturbed samples, outliers; kv_bytes (median over
+    the samples, whose histories grow) and weight_bytes in B; step_ms (median), q25_ms, q75_ms, iqr_ms; read_gb_per_s,
+    all bytes of a step over its median time. Raises NanoengineError for samples of more than one engine, model or
+    dtype.
     """
     if samples.empty:
         raise NanoengineError("There are no samples to summarize; run a sweep first.")
@@ -35,15 +43,19 @@ def summary(samples: pd.DataFrame) -> pd.DataFrame:
             raise NanoengineError(
                 f"The samples mix {column} {', '.join(map(str, samples[column].unique()))}; summarize each on its own."
             )
-    cells = mark_outliers(samples).groupby(_CELL)
+    marked = mark_outliers(samples)
+    never_quiet = marked.groupby(_CELL).disturbed.transform("all")
+    cells = marked[~marked.disturbed | never_quiet].groupby(_CELL)
     table = cells.agg(
         n=("step_ms", "size"),
-        visits=("visit", "nunique"),
         outliers=("outlier", "sum"),
         kv_bytes=("kv_bytes", "median"),
         weight_bytes=("weight_bytes", "first"),
         step_ms=("step_ms", "median"),
     )
+    every = marked.groupby(_CELL)
+    table.insert(1, "visits", every.visit.nunique())
+    table.insert(2, "disturbed", every.disturbed.sum())
     table["q25_ms"], table["q75_ms"] = cells.step_ms.quantile(0.25), cells.step_ms.quantile(0.75)
     table["iqr_ms"] = table.q75_ms - table.q25_ms
     table["read_gb_per_s"] = (table.kv_bytes + table.weight_bytes) / table.step_ms / 1e6

@@ -42,7 +42,7 @@ def test_card_table_fits_and_file(tiny, tmp_path, capsys):
     assert re.search(r"│\s+4 │\s+200 │\s+4 │", report) or re.search(r"│\s+4 │\s+200 │\s+6 │", report)
     assert "The first cell" in report and "Read bandwidth was" in report
     assert "Two terms" in report and "Three terms" in report
-    assert re.search(r"1/slope = -?[\d.]+ GB/s, -?\d+% of the [\d.]+ GB/s measured here", report)
+    assert re.search(r"1/slope: ([\d.]+ GB/s, \d+% of the [\d.]+ GB/s measured here|no rate)", report)
     samples = read_samples(out)
     assert len(samples) == (2 * 6 + 1) * 2
     assert f"{len(samples)} samples are in {out}" in report
@@ -66,7 +66,7 @@ def test_the_same_command_again_runs_nothing(tiny, tmp_path, capsys):
 
 def test_too_few_cells_for_a_fit_are_said_so(tiny, tmp_path, capsys):
     assert sweep(tmp_path / "sweep.csv", "--grid", "1x8,1x60") == 0
-    assert "A fit needs at least 3 cells" in capsys.readouterr().out
+    assert "2 points cannot show how well" in capsys.readouterr().out
 
 
 def test_cells_beyond_the_model_are_left_out_aloud(tiny, tmp_path, capsys):

@@ -76,11 +76,25 @@ def test_summary_gives_medians_spread_and_rate(backend, clock):
 def test_outliers_are_marked_and_kept(backend, clock):
     samples = sweep(backend, clock, [(1, 256)], samples_per_visit=10, visits=2)
     assert not samples.outlier.any()
-    spoiled = samples.drop(columns="outlier")
+    spoiled = samples.drop(columns=["outlier", "disturbed"])
     spoiled.loc[5, "step_ms"] *= 10
     cells = summary(spoiled)
     assert cells.outliers.tolist() == [1] and cells.n.tolist() == [30]
     assert cells.step_ms[0] == pytest.approx(summary(samples).step_ms[0], rel=1e-2)
+
+
+def test_visits_that_others_disturbed_are_kept_but_leave_the_median_alone(backend, clock):
+    samples = sweep(backend, clock, [(1, 256), (4, 512)], samples_per_visit=4, visits=3)
+    quiet = summary(samples)
+    spoiled = samples.copy()
+    of_cell = (spoiled.batch == 4) & (spoiled.visit < 2)
+    spoiled.loc[of_cell, "other_cores"] = 1.0
+    spoiled.loc[of_cell, "step_ms"] *= 50
+    cells = summary(spoiled)
+    assert cells.disturbed.tolist() == [0, 8] and quiet.disturbed.tolist() == [0, 0]
+    np.testing.assert_allclose(cells.step_ms, quiet.step_ms)
+    spoiled["other_cores"] = 1.0
+    assert summary(spoiled).step_ms[1] > 10 * quiet.step_ms[1], "with no quiet visit at all, every sample counts"
 
 
 def test_drift_compares_the_first_cell_at_start_and_end(clock):
@@ -111,7 +125,7 @@ def test_a_finished_sweep_is_not_run_again(backend, clock, tmp_path):
     again = sweep(backend, clock, out=out)
     assert len(backend.seen) == steps
     assert again.equals(first)
-    assert read_samples(out).equals(first.drop(columns="outlier"))
+    assert read_samples(out).equals(first.drop(columns=["outlier", "disturbed"]))
 
 
 def test_more_visits_extend_a_finished_sweep(backend, clock, tmp_path):
@@ -132,7 +146,7 @@ def test_ctrl_c_keeps_what_was_timed_and_the_next_run_completes_it(clock, tmp_pa
     kept = read_samples(out)
     assert len(kept) == visits * 4 + max(0, steps_into - 1)
     resumed = sweep(ClockedBackend(clock), clock, out=out, samples_per_visit=4, warmup=1)
-    assert resumed.iloc[: len(kept)].drop(columns="outlier").equals(kept)
+    assert resumed.iloc[: len(kept)].drop(columns=["outlier", "disturbed"]).equals(kept)
     whole = sweep(ClockedBackend(clock), clock, samples_per_visit=4, warmup=1)
     key = ["batch", "target_history", "visit", "sample", "history"]
     assert resumed[key].equals(whole[key])
@@ -182,11 +196,15 @@ def test_bad_settings_are_refused_before_anything_runs(backend, clock, tmp_path,
 
 def test_rows_name_machine_versions_and_time(backend, clock):
     samples = sweep(backend, clock)
-    assert list(samples.columns) == [*COLUMNS, "outlier"]
+    assert list(samples.columns) == [*COLUMNS, "disturbed", "outlier"]
     row = samples.iloc[0]
     assert "cores)" in row.machine and f"python={sys.version_info.major}." in row.versions
     assert row.started_at[:2] == "20" and row.started_at.endswith("+00:00")
-    assert (samples.other_cores >= 0).all()
+
+
+def test_a_sweep_records_the_load_during_its_visits():
+    samples = run_sweep(SleepingBackend(), [(1, 8), (1, 9)], progress=False, visits=1, samples_per_visit=30)
+    assert samples.other_cores.ge(0).all()
 
 
 def test_measure_visit_times_one_cell(clock):
@@ -226,7 +244,7 @@ def test_a_sweep_killed_with_sigkill_resumes_without_loss_or_repetition(tmp_path
     visits = before.visit.max() + 2
     samples = run_sweep(backend, GRID, out, progress=False, visits=visits, seed=3)
 
-    assert samples.iloc[: len(before)].drop(columns="outlier").equals(before)
+    assert samples.iloc[: len(before)].drop(columns=["outlier", "disturbed"]).equals(before)
     assert not samples.duplicated(["batch", "target_history", "visit", "sample"]).any()
     assert len(samples) == (visits * len(GRID) + 1) * 5
     assert len(prepared) == visits * len(GRID) + 1 - (finished == 5).sum()

@@ -1,3 +1,4 @@
+import math
 import multiprocessing
 import os
 
@@ -32,11 +33,12 @@ def write(path, *rows):
 
 def test_rows_come_back_with_types_and_the_header_stands_once(tmp_path):
     path = tmp_path / "made" / "on the way" / "sweep.csv"
-    write(path, row(order=0, step_ms=1.25), row(order=0, step_ms=2.5))
+    write(path, row(order=0, step_ms=1.25), row(order=0, step_ms=2.5, other_cores=math.nan))
     write(path, row(order=1, step_ms=0.1))
     samples = read_samples(path)
     assert list(samples.columns) == list(COLUMNS)
     assert samples.order.tolist() == [0, 0, 1] and samples.step_ms.tolist() == [1.25, 2.5, 0.1]
+    assert samples.other_cores.isna().tolist() == [False, True, False]
     assert samples.model.unique().tolist() == [IDENTITY_VALUES["model"]]
     assert pd.api.types.is_integer_dtype(samples.kv_bytes) and pd.api.types.is_float_dtype(samples.step_ms)
     assert path.read_text().count("sweep_id") == 1
