@@ -1,7 +1,7 @@
 """Attention over a paged KV cache: one small interface, several backends."""
 
-from nanoengine.kernels.torch_reference import paged_prefill, store_kv
 from nanoengine.kernels.torch_reference import paged_decode as _torch_decode
+from nanoengine.kernels.torch_reference import paged_prefill, store_kv
 
 
 def paged_decode(q, k_cache, v_cache, block_tables, context_lens, scale, backend=None):

@@ -54,7 +54,7 @@ def paged_prefill(
 
     The query at position p sees positions 0 .. p, whose K and V are in the cache already.
     """
-    n, heads, head_dim = q.shape
+    n, heads, _ = q.shape
     kv_heads = k_cache.shape[2]
     k, v = gather_history(k_cache, v_cache, block_table, start + n)  # [K, T, D]
     # K and V are shown to each query head of their group by a stride of 0: no copy, and SDPA's fast path still runs.

@@ -14,7 +14,7 @@ def cell_table(cells: pd.DataFrame):
     from rich.table import Table
 
     table = Table(title="one decode step: median, quartiles, and the rate at which it read its bytes")
-    for column in ("batch", "history", "n", "KV MB", "step ms", "25 %", "75 %", "read GB/s", "outliers"):
+    for column in ("batch", "history", "n", "KV MB", "step ms", "quartiles", "GB/s", "outliers"):
         table.add_column(column, justify="right")
     for cell in cells.itertuples():
         table.add_row(
@@ -23,8 +23,7 @@ def cell_table(cells: pd.DataFrame):
             str(cell.n),
             f"{cell.kv_bytes / 1e6:.1f}",
             f"{cell.step_ms:.2f}",
-            f"{cell.q25_ms:.2f}",
-            f"{cell.q75_ms:.2f}",
+            f"{cell.q25_ms:.2f} to {cell.q75_ms:.2f}",
             f"{cell.read_gb_per_s:.1f}",
             str(cell.outliers),
         )
