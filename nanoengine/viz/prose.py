@@ -9,6 +9,11 @@ def say(text: str) -> None:
     display(Markdown(text))
 
 
+def verdict(claim: str, holds: bool) -> None:
+    """Print whether a claim about measured figures holds; `make test` compares the line with the stored one."""
+    print(f"{'holds' if holds else 'FAILS'}: {claim}")
+
+
 def show_table(table: pd.DataFrame, caption: str, formats: dict | None = None, folded: bool = False) -> None:
     """Show a table with a caption; `formats` maps columns to format strings as "{:.1f}".
 

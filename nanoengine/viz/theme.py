@@ -19,6 +19,14 @@ COLORS = {
     "kv": "#d1495b",
 }
 
+# How legends call the systems, and what kind of evidence their points are.
+LABELS = {
+    "nanoengine": "nanoengine (measured here)",
+    "transformers": "Hugging Face, DGX Spark (stored)",
+    "vllm": "vLLM, DGX Spark (stored)",
+    "context sweep": "nano-vLLM context sweep (stored)",
+}
+
 # What a mark is evidence of.
 EVIDENCE = {"measured": "#0f8b8d", "stored": "#3b7dd8", "estimate": "#c4841d", "construction": "#7f8790"}
 
@@ -52,7 +60,7 @@ def _altair_theme() -> dict:
             "view": {"stroke": None},
             "title": {"anchor": "start", "fontSize": 14, "fontWeight": 600},
             "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "gridOpacity": 0.35},
-            "legend": {"labelFontSize": 12, "symbolSize": 120},
+            "legend": {"labelFontSize": 12, "symbolSize": 120, "symbolOpacity": 1},
             "line": {"strokeWidth": 2},
         }
     }
