@@ -147,8 +147,9 @@
       codeMirrorConfig: { mode: "python", lineWrapping: true },
       mathjaxUrl: new URL("mathjax2-shim.js", here).href,
       serverSettings: { baseUrl: server.href.replace(/\/$/, ""), token: "", appendToken: false },
-      // Sets the working directory; being unlike the notebook's own path, it keeps this kernel apart from JupyterLab's.
-      kernelOptions: { kernelName: "python3", path: page + ".live.ipynb" },
+      // The path sets the working directory. It is unlike the notebook's own and unlike any other tab's, so that each
+      // has a kernel to itself.
+      kernelOptions: { kernelName: "python3", path: `${page}.live-${crypto.randomUUID().slice(0, 8)}.ipynb` },
     });
     return session;
   }

@@ -36,6 +36,7 @@ def serve(root: Path, port: int) -> None:
     config.ServerApp.ip, config.ServerApp.port, config.ServerApp.port_retries = HOST, port, 0
     config.ServerApp.root_dir = str(root)
     config.ServerApp.open_browser = False
+    config.ServerApp.answer_yes = True  # Ctrl-C ends it, with no question asked
     config.ServerApp.allow_root = True
     config.ServerApp.log_level = "ERROR"
     config.ServerApp.default_url = "/book/index.html"

@@ -1,0 +1,126 @@
+"""The built pages in a real browser, straight from the disk: whole, quiet, legible, and their knobs move things."""
+
+import pytest
+
+from tests.browser import watch
+
+CHAPTERS = ("chapters/01_one_token_priced", "chapters/08_rerun_the_context_sweep")
+PAGES = ("index", *CHAPTERS, "book/live", "book/notation")
+MARKS = "els => els.map(el => el.getAttribute('d') || el.textContent).join('|')"
+
+
+@pytest.fixture
+def open_page(browser, built_book):
+    contexts = []
+
+    def open_page(name, theme="light", width=1280):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        record = watch(page)
+        page.goto(f"file://{built_book}/{name}.html")
+        page.wait_for_function("[...document.querySelectorAll('.ne-vega')].every(e => e.hasAttribute('data-drawn'))")
+        return page, record
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_asks_for_nothing_outside_and_complains_of_nothing(open_page, built_book, name, theme):
+    page, record = open_page(name, theme)
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    assert record.outside(f"file://{built_book}") == []
+    assert record.errors == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_overflows_a_phone(open_page, name):
+    page, _ = open_page(name, width=375)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_has_a_text(open_page, name):
+    page, _ = open_page(name)
+    texts = page.eval_on_selector_all(".ne-vega", "els => els.map(e => e.getAttribute('aria-label'))")
+    texts += page.eval_on_selector_all("article img", "els => els.map(e => e.getAttribute('alt'))")
+    assert all(text and len(text) > 40 for text in texts)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_a_title_a_language_and_one_heading_of_the_first_rank(open_page, name):
+    page, _ = open_page(name)
+    assert page.evaluate("document.documentElement.lang") == "en"
+    assert page.title()
+    assert page.locator("article h1").count() == 1
+
+
+def sliders():
+    return [
+        ("chapters/01_one_token_priced", 0),
+        ("chapters/01_one_token_priced", 1),
+        ("chapters/08_rerun_the_context_sweep", 0),
+    ]
+
+
+@pytest.mark.parametrize(("name", "number"), sliders())
+def test_a_slider_moves_marks_with_no_kernel(open_page, name, number):
+    page, _ = open_page(name)
+    slider = page.locator(".ne-vega input[type=range]").nth(number)
+    chart = slider.locator("xpath=ancestor::div[contains(concat(' ', @class, ' '), ' ne-vega ')]")
+    before = chart.locator("svg path, svg text").evaluate_all(MARKS)
+    slider.evaluate("el => { el.value = el.max; el.dispatchEvent(new Event('input')); }")
+    page.wait_for_timeout(300)
+    assert chart.locator("svg path, svg text").evaluate_all(MARKS) != before
+
+
+def test_every_slider_of_the_book_is_tested(open_page):
+    found = [
+        (name, i) for name in PAGES for i in range(open_page(name)[0].locator(".ne-vega input[type=range]").count())
+    ]
+    assert found == sliders()
+
+
+def test_charts_follow_the_theme_and_keep_what_the_reader_set(open_page):
+    page, _ = open_page("chapters/01_one_token_priced")
+    title = ".ne-vega svg .role-title text"
+    light = page.locator(title).first.get_attribute("fill")
+    slider = page.locator(".ne-vega input[type=range]").first
+    slider.evaluate("el => { el.value = 32; el.dispatchEvent(new Event('input')); }")
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_function(f"document.querySelector('{title}')?.getAttribute('fill') !== '{light}'")
+    page.wait_for_timeout(300)
+    assert page.locator(".ne-vega input[type=range]").first.input_value() == "32"
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_a_chapter_says_when_and_where_its_outputs_were_made(open_page, name):
+    page, _ = open_page(name)
+    assert page.locator(".ne-provenance").inner_text().startswith("Outputs of this page: made on 20")
+
+
+def test_a_panel_without_a_kernel_says_what_it_needs(open_page):
+    page, _ = open_page("chapters/01_one_token_priced")
+    assert "needs a running kernel" in page.locator(".ne-needs-kernel").first.inner_text()
+
+
+def test_a_page_from_the_disk_offers_no_kernel(open_page):
+    page, _ = open_page("chapters/01_one_token_priced")
+    assert page.locator(".ne-live").count() == 0
+
+
+def test_the_icons_show(open_page, built_book):
+    page, _ = open_page("index")
+    assert page.evaluate("document.fonts.check('900 16px \"Font Awesome 6 Free\"', '\\uf0c9')")
+    assert not list(built_book.glob("_static/vendor/fontawesome/*"))
+
+
+def test_search_finds_a_chapter(open_page, built_book):
+    page, record = open_page("search")
+    page.goto(f"file://{built_book}/search.html?q=weights")
+    page.wait_for_selector("#search-results li a")
+    assert record.outside(f"file://{built_book}") == []

@@ -1,0 +1,190 @@
+"""A chapter made live in a real browser: cells run, fail, are stopped; the page says what the kernel does."""
+
+import json
+import urllib.request
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser import watch
+from tests.live.server import free_port, running
+
+CHAPTER = "chapters/01_one_token_priced"
+
+
+@pytest.fixture(scope="module")
+def url(built_book):
+    with running(built_book.parents[1]) as url:
+        yield url
+
+
+@pytest.fixture
+def live_page(browser, url):
+    """A chapter with a kernel that is ready."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    record = watch(page)
+    page.goto(url)
+    page.goto(at(url, CHAPTER))
+    page.click("text=Make this page live")
+    says(page, "ready")
+    yield page, record
+    context.close()
+
+
+def at(url, name):
+    address = urlsplit(url)
+    return f"{address.scheme}://{address.netloc}/book/{name}.html"
+
+
+def says(page, text, timeout=60_000):
+    page.wait_for_function(
+        "text => document.querySelector('.ne-live-status')?.textContent.includes(text)", arg=text, timeout=timeout
+    )
+
+
+def write(page, number, code):
+    """Put `code` into the n-th editor of the page."""
+    page.evaluate(
+        "([n, code]) => document.querySelectorAll('.thebe-cell .CodeMirror')[n].CodeMirror.setValue(code)",
+        [number, code],
+    )
+
+
+def run(page, number):
+    page.locator(".thebe-run-button").nth(number).click()
+
+
+def output(page, number):
+    return page.locator("div.cell .cell_output").nth(number)
+
+
+def test_a_changed_cell_runs_and_shows_its_output(live_page, url):
+    page, record = live_page
+    write(page, 0, "print(6 * 7)")
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('42')")
+    assert record.outside(url.split("/book/")[0], url.split("/book/")[0].replace("http", "ws")) == []
+    assert record.errors == []
+
+
+def test_it_runs_where_the_chapter_lies(live_page):
+    page, _ = live_page
+    write(page, 0, "import os; print(os.path.basename(os.getcwd()))")
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.trim() === 'chapters'")
+
+
+def test_a_chart_a_picture_and_a_panel_are_drawn(live_page):
+    page, _ = live_page
+    write(
+        page,
+        0,
+        "from nanoengine import DeviceSpec, ModelSpec, viz\nfrom nanoengine.viz import charts\nviz.setup()\n"
+        "charts.token_price(ModelSpec.from_config('qwen3-0.6b'), DeviceSpec.named('rtx-4070'))",
+    )
+    run(page, 0)
+    page.wait_for_selector("div.cell .cell_output .ne-vega[data-drawn]", timeout=60_000)
+    write(page, 1, "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])")
+    run(page, 1)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[1].querySelector('img')", timeout=60_000)
+    write(page, 2, "from nanoengine.viz.panels import price_panel\nprice_panel()")
+    run(page, 2)
+    page.wait_for_selector(".cell_output .widget-vbox, .cell_output .jupyter-widgets", timeout=60_000)
+    panel = output(page, 2)
+    before = panel.locator(".widget-html-content").inner_text()
+    panel.locator("select").first.select_option("llama-3.1-8b")
+    page.wait_for_function(
+        """before => {
+            const el = document.querySelectorAll("div.cell .cell_output")[2].querySelector(".widget-html-content");
+            return el && el.innerText !== before;
+        }""",
+        arg=before,
+    )
+
+
+def test_an_error_is_shown_and_the_kernel_goes_on(live_page):
+    page, _ = live_page
+    write(page, 0, "1 / 0")
+    run(page, 0)
+    page.wait_for_function(
+        "document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('ZeroDivisionError')"
+    )
+    write(page, 0, "print('still here')")
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('still here')")
+
+
+def test_a_cell_that_never_ends_can_be_stopped(live_page):
+    page, _ = live_page
+    write(page, 0, "while True: pass")
+    run(page, 0)
+    says(page, "running")
+    page.click("text=Interrupt")
+    page.wait_for_function(
+        "document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('KeyboardInterrupt')"
+    )
+    says(page, "ready")
+
+
+def test_restart_forgets_everything(live_page):
+    page, _ = live_page
+    write(page, 0, "kept = 1")
+    run(page, 0)
+    says(page, "ready")
+    page.click(".ne-live >> text=Restart")
+    says(page, "all variables are gone")
+    write(page, 0, "print('kept' in globals())")
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('False')")
+
+
+def test_two_tabs_have_a_kernel_each(live_page, browser, url):
+    """Two readers of one chapter, each in a window of their own."""
+    page, _ = live_page
+    context = browser.new_context()
+    other = context.new_page()
+    other.goto(url)
+    other.goto(at(url, CHAPTER))
+    other.click("text=Make this page live")
+    says(other, "ready")
+    write(other, 0, "mine = 1; print('set')")
+    run(other, 0)
+    other.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('set')")
+    write(page, 0, "print('mine' in globals())")
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('False')")
+    context.close()
+
+
+def test_a_kernel_that_was_killed_is_said(live_page, url):
+    page, _ = live_page
+    write(page, 0, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    run(page, 0)
+    says(page, "restart")
+    write(page, 0, "print('back again')")
+    says(page, "ready", timeout=90_000)
+    run(page, 0)
+    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('back again')")
+
+
+def test_a_server_that_went_away_is_said(browser, built_book):
+    context = browser.new_context()
+    page = context.new_page()
+    with running(built_book.parents[1], free_port()) as url:
+        page.goto(url)
+        page.goto(at(url, CHAPTER))
+        page.click("text=Make this page live")
+        says(page, "ready")
+    says(page, "does not answer")
+    assert page.locator("article h1").is_visible()
+    context.close()
+
+
+def test_the_chapter_opens_in_jupyterlab(live_page, url):
+    page, _ = live_page
+    href = page.locator(".ne-live-lab").get_attribute("href")
+    assert href.endswith(f"/lab/tree/{CHAPTER}.ipynb")
+    token = url.split("token=")[1]
+    request = urllib.request.Request(f"{url.split('/book/')[0]}/api/contents/{CHAPTER}.ipynb?content=0&token={token}")
+    assert json.load(urllib.request.urlopen(request, timeout=30))["type"] == "notebook"
