@@ -44,6 +44,7 @@ def run(args) -> int:
         _python(),
         _torch(),
         _packages("engine packages", _ENGINE_PACKAGES, "missing", _INSTALL_ENGINE),
+        *_cpu_kernels(),
         _triton(machine),
         *_device(machine),
         _memory(machine),
@@ -109,6 +110,21 @@ def _packages(name: str, packages: tuple[str, ...], state: str, fix: str) -> Che
     if absent:
         return Check(name, state, f"not installed: {', '.join(absent)}", fix)
     return Check(name, "ok", ", ".join(packages))
+
+
+def _cpu_kernels() -> list[Check]:
+    from nanoengine.sweep.machine import torch_error
+
+    if torch_error():
+        return []
+    from nanoengine.kernels import native
+
+    loaded = native.load()
+    if isinstance(loaded, str):
+        fix = "attention on the CPU is several times slower without them"
+        return [Check("CPU kernels", "optional", f"torch only: {loaded}", fix)]
+    threads = "" if loaded.openmp else ", one thread only (no OpenMP)"
+    return [Check("CPU kernels", "ok", f"native, {loaded.lanes} floats at a time, by {loaded.compiler}{threads}")]
 
 
 def _triton(machine) -> Check:

@@ -7,6 +7,8 @@ slot of a token is block * block_size + offset. Query heads h * H/K ... (h + 1) 
 import torch
 import torch.nn.functional as F
 
+from nanoengine.errors import NanoengineError
+
 PREFILL_TILE = 256  # queries handled together: bounds the mask, and skips the keys that none of them may see
 
 
@@ -32,6 +34,7 @@ def paged_decode(
     """One query per sequence: q [B, H, D] looks back on context_lens [B] tokens; returns [B, H, D].
 
     A KV head's query heads are laid as rows of one matrix, so each K and V is gathered and read once for all of them.
+    Raises NanoengineError for a length that its row of the table cannot hold, or a block outside the cache.
     """
     kv_heads, head_dim = k_cache.shape[2:]
     out = torch.empty_like(q)
@@ -77,5 +80,13 @@ def gather_history(
     k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """K and V of a sequence's first `length` tokens, each [K, length, D], copied out of its blocks."""
-    blocks = block_table[: -(-length // k_cache.shape[1])]
+    num_blocks, block_size = k_cache.shape[:2]
+    if not 1 <= length <= len(block_table) * block_size:
+        raise NanoengineError(
+            f"A context length of {length} lies outside 1 to {len(block_table) * block_size}, the tokens that its row "
+            "of the block table can hold."
+        )
+    blocks = block_table[: -(-length // block_size)]
+    if blocks.device.type == "cpu" and not 0 <= int(blocks.min()) <= int(blocks.max()) < num_blocks:
+        raise NanoengineError(f"The block table names a block outside the cache, which has {num_blocks}.")
     return tuple(cache.index_select(0, blocks).flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache))
