@@ -35,6 +35,8 @@
       this.status = Object.assign(document.createElement("span"), { className: "ne-live-status" });
       this.status.setAttribute("role", "status");
       this.el.append(this.start, this.lab, this.status);
+      this.note = ""; // what happened to the kernel, told until the next cell runs
+      this.settling = false; // while a new kernel is being set up, its own status means nothing to the reader
     }
 
     say(text, state = "") {
@@ -67,22 +69,41 @@
     }
 
     async watch() {
-      await this.kernel.requestExecute({ code: SETUP, silent: true }).done;
+      await this.setUp();
       this.kernel.statusChanged.connect((_, status) => {
-        const words = { busy: "running", idle: "ready", restarting: "restarting", autorestarting: "restarting" };
+        const words = { busy: "running", idle: "ready", autorestarting: "restarting", starting: "restarting" };
         if (status === "dead") this.say("The kernel died. Press Restart to start a new one.", "lost");
-        else this.say(words[status] || status, status);
-        if (status === "autorestarting") this.afterRestart();
+        else if (status === "autorestarting") {
+          this.died = this.settling = true;
+          this.say("The kernel died; a new one is starting.", "busy");
+        } else if (this.died && status === "idle") {
+          this.died = false;
+          this.afterDeath();
+        } else if (!this.settling) {
+          this.say((words[status] || status) + this.note, status);
+        }
       });
+      this.kernel.anyMessage.connect((_, { msg, direction }) => {
+        if (direction === "send" && msg.header.msg_type === "execute_request" && !msg.content.silent) this.note = "";
+      });
+      let patience;
       this.kernel.connectionStatusChanged.connect((_, status) => {
-        if (status === "connecting") this.say("The server does not answer. Is `nanoengine live` still running?", "lost");
-        if (status === "connected") this.say("ready", "idle");
+        clearTimeout(patience); // a restart interrupts the connection for a moment
+        const gone = () => this.say("The server does not answer. Is `nanoengine live` still running?", "lost");
+        if (status === "connecting") patience = setTimeout(gone, 1500);
+        if (status === "connected" && !this.settling) this.say("ready" + this.note, "idle");
       });
     }
 
-    async afterRestart() {
-      await this.kernel.info;
+    async setUp() {
       await this.kernel.requestExecute({ code: SETUP, silent: true }).done;
+    }
+
+    async afterDeath() {
+      await this.setUp().catch((error) => this.fail(error));
+      this.settling = false;
+      this.note = ": a new kernel, since the last one died; all variables are gone";
+      this.say("ready" + this.note, "idle");
     }
 
     async runAll() {
@@ -92,11 +113,15 @@
     async restart() {
       this.say("restarting", "busy");
       try {
+        this.settling = true;
         await this.kernel.restart();
-        await this.kernel.requestExecute({ code: SETUP, silent: true }).done;
-        this.say("ready, all variables are gone", "idle");
+        await this.setUp();
+        this.note = ": all variables are gone";
+        this.say("ready" + this.note, "idle");
       } catch (error) {
         this.fail(error);
+      } finally {
+        this.settling = false;
       }
     }
 
