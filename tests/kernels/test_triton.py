@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from nanoengine import LLM, NanoengineError, SamplingParams, kernels
-from nanoengine.kernels import triton_kernels
 from nanoengine.kernels.decode_plan import TILE
+
+pytest.importorskip("triton")
+
+from nanoengine.kernels import triton_kernels
 
 pytestmark = pytest.mark.usefixtures("uninitialized_is_nan")
 
