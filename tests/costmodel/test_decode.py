@@ -18,7 +18,7 @@ from nanoengine.datasets import data_dir, load_table
 MODELS = {name: ModelSpec.from_config(name) for name in model_names()}
 DEVICES = [DeviceSpec.named(name) for name in load_table("devices").device]
 models, devices = st.sampled_from(list(MODELS.values())), st.sampled_from(DEVICES)
-batches, histories = st.integers(1, 512), st.integers(1, 8192)
+batches, histories = st.integers(1, 512), st.integers(1, 2048)  # the shortest context in data/models
 
 
 @given(models, devices, batches, batches, histories)
@@ -51,6 +51,12 @@ def test_average_history_is_the_mean_of_the_steps(prompt, output):
     assert average_history(prompt, output, "decode") == pytest.approx(np.mean(range(prompt, prompt + output)))
 
 
+@given(st.integers(1, 3000), st.integers(2, 3000), st.sampled_from([1, 16, 256]))
+def test_average_history_in_whole_blocks(prompt, output, block_size):
+    exact = np.mean([-(-t // block_size) * block_size for t in range(prompt + 1, prompt + output)])
+    assert average_history(prompt, output, block_size=block_size) == pytest.approx(exact)
+
+
 def test_a_price_by_hand():
     model, device = MODELS["smollm2-135m"], DeviceSpec("test", bandwidth_gb_per_s=100, bf16_tflop_per_s=10)
     price = price_step(model, device, 4, 1000, overhead_ms=1, efficiency=0.5).iloc[0]
@@ -66,6 +72,11 @@ def test_compute_binds_beyond_the_ridge():
     assert 200 < ridge < 400  # near FLOP per byte of the card: 295
     below, above = price_step(model, device, [ridge / 4, ridge * 4], 1).binds
     assert (below, above) == ("weights", "compute")
+    moe = MODELS["qwen3-30b-a3b"]  # its experts meet few tokens each, so that the ridge lies far higher
+    ridge = ridge_batch(moe, device)
+    assert ridge > 2000
+    price = price_step(moe, device, ridge, 1).iloc[0]
+    assert price.weight_ms == pytest.approx(price.compute_ms, rel=1e-3)
     with pytest.raises(NanoengineError, match="not published"):
         ridge_batch(model, DeviceSpec.named("gb10"))
 
