@@ -22,7 +22,7 @@ def average_history(
     P + N/2), and to P ... P+N-1 when a decode step does (N steps, mean P + (N-1)/2). With block_size each length is
     rounded up to whole blocks, as for a kernel that reads all of a block, or for the room that a request occupies.
     """
-    prompt, output = _positive("prompt_tokens", prompt_tokens), _positive("output_tokens", output_tokens)
+    prompt, output = positive("prompt_tokens", prompt_tokens), positive("output_tokens", output_tokens)
     if first_token == "prefill":
         if np.any(output < 2):
             raise NanoengineError(
@@ -36,7 +36,7 @@ def average_history(
     longest = prompt + output - 1
     if block_size is None:
         return (shortest + longest) / 2
-    size = _positive("block_size", block_size)
+    size = positive("block_size", block_size)
     return (_rounded_sum(longest, size) - _rounded_sum(shortest - 1, size)) / (longest - shortest + 1)
 
 
@@ -63,12 +63,11 @@ def price_step(
     max(weight + kv, compute), per_token_ms = step_ms / B, and binds: which of "weights", "kv", "compute", "overhead"
     is largest. Chapters 01 and 03.
     """
-    batch, history = np.broadcast_arrays(_positive("batch", batch), _positive("history", history))
+    batch, history = np.broadcast_arrays(positive("batch", batch), positive("history", history))
     batch, history = batch.ravel(), history.ravel()
     if np.any(history > model.max_context):
         raise NanoengineError(f"A history of {history.max():g} exceeds {model.name}'s context of {model.max_context}.")
-    if not 0 < efficiency <= 1:
-        raise NanoengineError(f"efficiency is {efficiency}, but must be above 0 and at most 1.")
+    checked_share("efficiency", efficiency)
     if not overhead_ms >= 0:
         raise NanoengineError(f"overhead_ms is {overhead_ms}, but must not be negative.")
     bytes_per_ms = device.bandwidth_gb_per_s * efficiency * 1e6
@@ -89,12 +88,12 @@ def price_step(
 
 def kv_floor(model: ModelSpec, device: DeviceSpec, history: ArrayLike) -> ArrayLike:
     """k x T / bandwidth in ms, T limited by a layer's window: the token's time that no batch lowers (chapter 04)."""
-    return model.kv_bytes_read(_positive("history", history)) / (device.bandwidth_gb_per_s * 1e6)
+    return model.kv_bytes_read(positive("history", history)) / (device.bandwidth_gb_per_s * 1e6)
 
 
 def amortization(model: ModelSpec, device: DeviceSpec, batch: ArrayLike) -> ArrayLike:
     """W / (B x bandwidth) in ms: each request's share of the one read of the weights (chapter 03)."""
-    batch = _positive("batch", batch)
+    batch = positive("batch", batch)
     return model.weight_bytes_at(batch) / batch / (device.bandwidth_gb_per_s * 1e6)
 
 
@@ -104,9 +103,7 @@ def ridge_batch(model: ModelSpec, device: DeviceSpec) -> float:
     Reading takes W / bandwidth, computing 2 x params x B / rate; they meet where B = W x rate / (2 x params x
     bandwidth). Raises NanoengineError for a device whose dense rate nobody publishes.
     """
-    if device.bf16_tflop_per_s is None:
-        raise NanoengineError(f"The dense BF16 rate of {device.name} is not published; measure it.")
-    rate_per_byte = device.bf16_tflop_per_s * 1e12 / (device.bandwidth_gb_per_s * 1e9)
+    rate_per_byte = device.dense_flop_per_s / (device.bandwidth_gb_per_s * 1e9)
     tokens_per_byte = rate_per_byte / (2 * model.linear_params)
     ridge = model.weight_bytes * tokens_per_byte
     while model.experts:  # W grows with the batch, ever more slowly, so this climbs to the crossing
@@ -133,7 +130,7 @@ def largest_batch(
         raise NanoengineError(f"The memory size of {device.name} is not known; give one.")
     if not 0 <= reserve < 1:
         raise NanoengineError(f"reserve is {reserve}, but must be a share of the memory, from 0 to below 1.")
-    history = _positive("history", history)
+    history = positive("history", history)
     free_bytes = device.memory_gb * 1e9 * (1 - reserve) - model.stored_bytes
     held_bytes = model.kv_bytes_read(history) if windows_freed else history * model.kv_bytes_per_token
     return np.floor(np.maximum(free_bytes, 0) / held_bytes)
@@ -145,7 +142,15 @@ def decode_flop(model: ModelSpec, batch: ArrayLike, history: ArrayLike) -> Array
     return np.asarray(batch, dtype=float) * (2 * model.linear_params + attention)
 
 
-def _positive(name: str, values: ArrayLike) -> np.ndarray:
+def checked_share(name: str, share: float) -> float:
+    """`share` if it is one; raises NanoengineError otherwise."""
+    if not 0 < share <= 1:
+        raise NanoengineError(f"{name} is {share}, but must be above 0 and at most 1.")
+    return share
+
+
+def positive(name: str, values: ArrayLike) -> np.ndarray:
+    """`values` as floats; raises NanoengineError unless all are positive and finite."""
     values = np.asarray(values, dtype=float)
     if not np.all(np.isfinite(values) & (values > 0)):
         raise NanoengineError(f"{name} must be positive and finite.")

@@ -24,6 +24,13 @@ class DeviceSpec:
         if not self.bandwidth_gb_per_s > 0:
             raise NanoengineError(f"{self.name}: the bandwidth must be positive, not {self.bandwidth_gb_per_s} GB/s.")
 
+    @property
+    def dense_flop_per_s(self) -> float:
+        """The dense matrix rate in operations per second; raises NanoengineError where nobody publishes it."""
+        if self.bf16_tflop_per_s is None:
+            raise NanoengineError(f"The dense BF16 rate of {self.name} is not published; measure it.")
+        return self.bf16_tflop_per_s * 1e12
+
     @classmethod
     def named(cls, name: str) -> "DeviceSpec":
         """A device of data/devices.csv by its id, as "rtx-4070". Raises NanoengineError listing the ids."""
