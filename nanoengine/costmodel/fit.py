@@ -1,4 +1,4 @@
-"""Least squares of decode-step times on KV bytes: the two-term model, or three terms where batch varies."""
+"""Least squares of decode-step times on KV bytes: two terms, a third for each request, a fourth for drift."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,34 +10,62 @@ import statsmodels.api as sm
 from nanoengine.errors import NanoengineError
 
 GIB = 2**30
+_SMALLEST_KV_BYTES = 1024  # less than one token of any model: a number of GiB, or of MB
+
+TERMS = {
+    "intercept": ("fixed cost (weights and overhead)", "ms"),
+    "kv_gib": ("KV", "ms per GiB"),
+    "batch": ("each request", "ms"),
+    "order": ("drift", "ms per row in time"),
+}
 
 
-def fit_steps(frame: pd.DataFrame, per_request: bool = False) -> "StepFit":
-    """Ordinary least squares of step_ms on kv_bytes (B), and on batch too when `per_request`.
+def fit_steps(frame: pd.DataFrame, per_request: bool = False, drift: bool = False) -> "StepFit":
+    """Ordinary least squares of step_ms on kv_bytes (B), on batch too if `per_request`, on order too if `drift`.
 
-    step_ms = intercept_ms + slope x kv_bytes (+ per_request_ms x batch). Rows weigh the same. Chapter 08 uses it,
-    chapter 10 takes it apart. Raises NanoengineError when the data cannot identify the terms: columns or values
-    missing, as few rows as terms, one KV size only, or batch and KV that move together.
+    step_ms = intercept_ms + slope x kv_bytes (+ per_request_ms x batch) (+ drift x (order - its mean)), where order
+    numbers the rows in the order in which they were measured. Rows weigh the same. Chapter 08 uses it, chapter 10
+    takes it apart. Raises NanoengineError when the data cannot identify the terms: columns or values missing, as few
+    rows as terms, one KV size only, values in another unit, or terms that move together.
     """
-    columns = ["kv_bytes", "step_ms", *(["batch"] if per_request else [])]
-    if missing := [column for column in columns if column not in frame]:
-        raise NanoengineError(f"A fit needs the columns {', '.join(columns)}; {', '.join(missing)} is missing.")
-    data = frame[columns].astype(float).reset_index(drop=True)
-    bad = ~np.isfinite(data.to_numpy()).all(axis=1) | (data.step_ms <= 0).to_numpy() | (data.kv_bytes < 0).to_numpy()
-    if bad.any():
-        raise NanoengineError(f"Row {int(bad.argmax()) + 1} has no usable {' or '.join(columns)}; mend or drop it.")
-    if len(data) <= len(columns):
+    columns = ["kv_bytes", "step_ms", *(["batch"] if per_request else []), *(["order"] if drift else [])]
+    data = _checked(frame, columns)
+    if len(data) < len(columns) + 1:
         raise NanoengineError(
             f"{len(data)} points cannot show how well {len(columns)} terms fit; measure at least {len(columns) + 1}."
         )
     if data.kv_bytes.nunique() < 2:
         raise NanoengineError("All points have the same KV bytes, so no slope can be told; vary batch or history.")
+    small = (data.kv_bytes > 0) & (data.kv_bytes < _SMALLEST_KV_BYTES)
+    if small.any():
+        raise NanoengineError(
+            f"Row {int(small.argmax()) + 1} has {data.kv_bytes[small.argmax()]:g} bytes of KV, less than one token "
+            "holds; kv_bytes counts bytes, not MB or GiB."
+        )
     design = pd.DataFrame({"intercept": 1.0, "kv_gib": data.kv_bytes / GIB})
     if per_request:
         design["batch"] = data.batch
+    if drift:
+        design["order"] = data.order - data.order.mean()
     if np.linalg.matrix_rank(design.to_numpy()) < design.shape[1]:
-        raise NanoengineError("Batch and KV bytes move together here, so their costs cannot be told apart; vary both.")
+        names = " or ".join({"batch": "Batch", "order": "Order"}[term] for term in design.columns[2:])
+        raise NanoengineError(
+            f"{names} and KV bytes move together here, so their costs cannot be told apart; vary both."
+        )
     return StepFit(sm.OLS(data.step_ms, design).fit(), data)
+
+
+def _checked(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """The columns of a fit as floats, with batch and order beside them where the frame has them."""
+    if missing := [column for column in columns if column not in frame]:
+        raise NanoengineError(f"A fit needs the columns {', '.join(columns)}; {', '.join(missing)} is missing.")
+    beside = [column for column in ("batch", "order") if column in frame and column not in columns]
+    data = frame[columns + beside].astype(float).reset_index(drop=True)
+    needed = data[columns]
+    bad = ~np.isfinite(needed.to_numpy()).all(axis=1) | (data.step_ms <= 0).to_numpy() | (data.kv_bytes < 0).to_numpy()
+    if bad.any():
+        raise NanoengineError(f"Row {int(bad.argmax()) + 1} has no usable {' or '.join(columns)}; mend or drop it.")
+    return data
 
 
 @dataclass(frozen=True)
@@ -69,6 +97,11 @@ class StepFit:
         return float(self.result.params["batch"]) if "batch" in self.result.params else None
 
     @property
+    def drift_ms_per_row(self) -> float | None:
+        """How much later rows cost more, in ms per place in the order; None without a drift term."""
+        return float(self.result.params["order"]) if "order" in self.result.params else None
+
+    @property
     def r_squared(self) -> float:
         return float(self.result.rsquared)
 
@@ -90,7 +123,7 @@ class StepFit:
         return weight_bytes / (self.intercept_ms * 1e6)
 
     def interval(self, term: str, level: float = 0.95) -> tuple[float, float]:
-        """Confidence interval, by Student's t, of "intercept" (ms), "kv_gib" (ms per GiB) or "batch" (ms)."""
+        """Confidence interval, by Student's t, of a term: "intercept", "kv_gib", "batch" or "order"."""
         low, high = self.result.conf_int(alpha=1 - level).loc[term]
         return float(low), float(high)
 
@@ -108,10 +141,19 @@ class StepFit:
     def residuals_ms(self) -> np.ndarray:
         return self.result.resid.to_numpy()
 
+    def points(self) -> pd.DataFrame:
+        """Each point and what it does to the fit: the data, fitted_ms, residual_ms, leverage, cooks_distance."""
+        return self.data.assign(
+            fitted_ms=self.result.fittedvalues,
+            residual_ms=self.residuals_ms,
+            leverage=self.leverage,
+            cooks_distance=self.cooks_distance,
+        )
+
     def predict(self, kv_bytes, batch=None, level: float = 0.95) -> pd.DataFrame:
         """The line and the confidence band of its mean: columns kv_bytes, step_ms, low_ms, high_ms.
 
-        batch is needed by a three-term fit.
+        batch is needed by a fit with a cost per request. Drift is taken at the middle of the run.
         """
         kv_bytes = np.atleast_1d(np.asarray(kv_bytes, dtype=float))
         design = pd.DataFrame({"intercept": 1.0, "kv_gib": kv_bytes / GIB})
@@ -119,6 +161,8 @@ class StepFit:
             if batch is None:
                 raise NanoengineError("This fit has a cost per request; say for which batch to predict.")
             design["batch"] = np.broadcast_to(batch, kv_bytes.shape).astype(float)
+        if "order" in self.result.params:
+            design["order"] = 0.0
         band = self.result.get_prediction(design).summary_frame(alpha=1 - level)
         return pd.DataFrame(
             {
@@ -130,21 +174,20 @@ class StepFit:
         )
 
     def leave_one_out(self) -> pd.DataFrame:
-        """The fit without each point in turn: columns left_out (row), intercept_ms, slope_ms_per_gib, r_squared."""
+        """The fit without each point in turn: columns left_out (row), intercept_ms, slope_ms_per_gib, r_squared.
+
+        Rows that the other terms cannot spare are left in: without them nothing is identified.
+        """
+        per_request, drift = self.per_request_ms is not None, self.drift_ms_per_row is not None
         rows = []
-        for row in self.data.index:
-            fit = fit_steps(self.data.drop(row), per_request=self.per_request_ms is not None)
+        for row in self.data.index[self.leverage < 1 - 1e-9]:
+            fit = fit_steps(self.data.drop(row), per_request=per_request, drift=drift)
             rows.append((row, fit.intercept_ms, fit.slope_ms_per_gib, fit.r_squared))
         return pd.DataFrame(rows, columns=["left_out", "intercept_ms", "slope_ms_per_gib", "r_squared"])
 
     def table(self) -> pd.DataFrame:
         """Terms with their 95 % intervals: columns term, unit, value, low, high."""
-        names = {
-            "intercept": ("fixed cost (weights and overhead)", "ms"),
-            "kv_gib": ("KV", "ms per GiB"),
-            "batch": ("each request", "ms"),
-        }
-        rows = [(*names[term], value, *self.interval(term)) for term, value in self.result.params.items()]
+        rows = [(*TERMS[term], value, *self.interval(term)) for term, value in self.result.params.items()]
         return pd.DataFrame(rows, columns=["term", "unit", "value", "low", "high"])
 
     def __str__(self) -> str:
