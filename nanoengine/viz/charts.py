@@ -54,7 +54,7 @@ def token_price(model: ModelSpec, device: DeviceSpec, max_batch: int = 64, max_h
         alt.layer(areas, rule, point, text)
         .add_params(batch, history)
         .properties(
-            title=f"Price of a token: {model.name} on {device.name} (floor)",
+            title=alt.Title("Price of a token (floor)", subtitle=f"{model.name} on {device.name}"),
             description=f"Time per token of {model.name} at {device.bandwidth_gb_per_s:g} GB/s over batch size. "
             "The part for weights halves with each doubling of the batch; the part for KV stays.",
             width="container",

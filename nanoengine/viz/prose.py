@@ -1,5 +1,7 @@
 """Sentences and tables with computed numbers, as a notebook shows them."""
 
+import html as html_text
+
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
@@ -21,6 +23,7 @@ def show_table(table: pd.DataFrame, caption: str, formats: dict | None = None, f
     """
     columns = [(name, (formats or {}).get(name)) for name in table.columns]
     shown = pd.DataFrame({name: table[name].map(_formatter(form)) for name, form in columns})
+    caption = html_text.escape(caption, quote=False)
     html = shown.to_html(index=False, border=0, classes=["ne-table"], escape=True)
     if folded:
         html = f"<details class='ne-data'><summary>{caption}</summary>{html}</details>"

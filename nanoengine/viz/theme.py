@@ -58,7 +58,7 @@ def _altair_theme() -> dict:
             "font": _FONT,
             "background": "transparent",
             "view": {"stroke": None},
-            "title": {"anchor": "start", "fontSize": 14, "fontWeight": 600},
+            "title": {"anchor": "start", "fontSize": 14, "fontWeight": 600, "subtitleFontSize": 12},
             "axis": {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 500, "gridOpacity": 0.35},
             "legend": {"labelFontSize": 12, "symbolSize": 120, "symbolOpacity": 1},
             "line": {"strokeWidth": 2},
@@ -69,7 +69,7 @@ def _altair_theme() -> dict:
 def _bundle(spec: dict, **_) -> dict:
     """A chart as notebooks carry it: JupyterLab draws the MIME type, the book's own script draws it on the page."""
     title = spec.get("title", "chart")
-    text = f"<chart: {title}>"
+    text = f"<chart: {title['text'] if isinstance(title, dict) else title}>"
     if os.environ.get("BOOK_LIVE"):  # live cells on a page know no Vega: give them what charts.js draws
         return {"text/html": chart_html(spec), "text/plain": text}
     return {VEGA_LITE_MIME: spec, "text/plain": text}

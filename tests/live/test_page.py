@@ -181,6 +181,24 @@ def test_a_server_that_went_away_is_said(browser, built_book):
     context.close()
 
 
+@pytest.mark.parametrize("name", ["index", CHAPTER, "chapters/08_rerun_the_context_sweep"])
+def test_a_page_is_light(browser, url, name):
+    """Bytes over the wire, compressed: on a first visit, and once fonts and scripts are cached."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(url.replace("/book/index.html", "/api/status"))  # logs in, loads nothing of the book
+    record = watch(page)
+    page.goto(at(url, name))
+    page.wait_for_load_state("networkidle")
+    first, record.wire_bytes = record.wire_bytes, 0
+    page.goto(at(url, name))
+    page.wait_for_load_state("networkidle")
+    print(f"{name}: {first / 1e6:.2f} MB first, {record.wire_bytes / 1e3:.0f} kB after")
+    assert 0 < first < 1.5e6
+    assert record.wire_bytes < 300e3
+    context.close()
+
+
 def test_the_chapter_opens_in_jupyterlab(live_page, url):
     page, _ = live_page
     href = page.locator(".ne-live-lab").get_attribute("href")
