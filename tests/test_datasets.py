@@ -65,6 +65,25 @@ def test_an_unknown_table():
         load_table("nothing")
 
 
+def test_measurements_name_devices_models_and_dtypes_that_exist():
+    from nanoengine.costmodel.dtypes import canonical_dtype
+
+    table = load_table("measurements")
+    assert len(table) > 300 and set(table.device) <= set(load_table("devices").device)
+    assert set(table.model.dropna()) <= set(model_names())
+    for dtype in {*table.weight_dtype.dropna(), *table.kv_dtype.dropna()}:
+        assert canonical_dtype(dtype) == dtype
+    assert (table.source.str.contains("llama.cpp") == (table.engine == "llama.cpp")).all()
+
+
+def test_the_control_is_stored_the_same_in_both_tables():
+    both = load_table("measurements").query("series == 'gb10-llamacpp-batched' and model == 'qwen2.5-7b'")
+    control = load_table("gb10_llamacpp_decode")
+    assert (both.value.to_numpy() == control.total_s.to_numpy()).all()
+    assert (both.batch.to_numpy() == control.batch.to_numpy()).all()
+    assert (both.step_ms.to_numpy() == (control.total_s / control.steps * 1e3).round(4).to_numpy()).all()
+
+
 def test_every_model_gives_its_published_totals():
     totals = load_table("models").set_index("model")
     assert set(totals.index) == set(model_names()) and len(totals) >= 20
