@@ -1,8 +1,15 @@
 """Fixtures that many tests share: the packaged model, loaded once."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+
+from tests.browser import chromium
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # Triton decides between compiling and interpreting when it is imported, so this comes before any test module.
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -41,3 +48,18 @@ def tiny_config():
         "tie_word_embeddings": True,
         "eos_token_id": 0,
     }
+
+
+@pytest.fixture(scope="session")
+def built_book():
+    """The folder of the built site; builds it when its sources have changed."""
+    run = subprocess.run([sys.executable, "book/build.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return ROOT / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One Chromium for all tests: its driver allows no second one in a process."""
+    with chromium() as browser:
+        yield browser

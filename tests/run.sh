@@ -12,7 +12,7 @@ if ! command -v chromium >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get 
 fi
 
 # Threads that wait by spinning take the cores from the browser and the kernels that the tests start.
-export OMP_WAIT_POLICY=passive PYTHONWARNINGS="${PYTHONWARNINGS:-default}"
+export OMP_WAIT_POLICY=passive
 
 $bin/ruff check .
 $bin/ruff format --check .

@@ -26,10 +26,14 @@ def running(root, port=None):
         text=True,
     )
     try:
-        line = server.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        assert found, line + server.stdout.read()
-        yield found.group(0)
+        printed = ""
+        for line in server.stdout:
+            printed += line
+            if found := re.search(r"the book is live at (http://\S+)", line):
+                break
+        else:
+            raise AssertionError(f"the server ended, saying: {printed}")
+        yield found.group(1)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(30)
