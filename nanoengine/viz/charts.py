@@ -8,9 +8,7 @@ from nanoengine.costmodel.device import DeviceSpec
 from nanoengine.costmodel.fit import GIB, StepFit
 from nanoengine.costmodel.line import Line
 from nanoengine.costmodel.model import ModelSpec
-from nanoengine.viz.theme import COLORS, EVIDENCE, LABELS
-
-_DIGITS = 5  # significant ones: what two machines agree on
+from nanoengine.viz.theme import COLORS, EVIDENCE, LABELS, significant
 
 
 def token_price(model: ModelSpec, device: DeviceSpec, max_batch: int = 64, max_history: int = 16_384) -> alt.Chart:
@@ -216,7 +214,4 @@ def _series_scales(fits) -> tuple[alt.Color, alt.Shape]:
 
 
 def _round(values):
-    """To significant digits, so that stored charts compare equal across machines."""
-    if isinstance(values, pd.Series):
-        return values.map(_round)
-    return float(f"{float(values):.{_DIGITS}g}")
+    return values.map(significant) if isinstance(values, pd.Series) else significant(values)

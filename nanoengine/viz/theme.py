@@ -80,3 +80,8 @@ def chart_html(spec: dict) -> str:
     label = str(spec.get("description") or spec.get("title") or "chart").replace("&", "&amp;").replace("'", "&#39;")
     blob = json.dumps(spec, sort_keys=True).replace("</", "<\\/")
     return f"<div class='ne-vega' role='img' aria-label='{label}'><script type='application/json'>{blob}</script></div>"
+
+
+def significant(value: float, digits: int = 5) -> float:
+    """`value` to significant digits, so that stored charts compare equal across machines."""
+    return float(f"{float(value):.{digits}g}")

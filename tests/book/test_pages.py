@@ -1,11 +1,16 @@
 """The built pages in a real browser, straight from the disk: whole, quiet, legible, and their knobs move things."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.browser import watch
 
-CHAPTERS = ("chapters/01_one_token_priced", "chapters/08_rerun_the_context_sweep")
+CHAPTERS = tuple(
+    f"chapters/{path.stem}" for path in sorted(Path(__file__).resolve().parents[2].glob("chapters/*.ipynb"))
+)
 PAGES = ("index", *CHAPTERS, "book/live", "book/notation")
+KNOBS = ".ne-vega .vega-bind input[type=range], .ne-vega .vega-bind select"
 MARKS = "els => els.map(el => el.getAttribute('d') || el.textContent).join('|')"
 
 
@@ -59,30 +64,38 @@ def test_a_page_has_a_title_a_language_and_one_heading_of_the_first_rank(open_pa
     assert page.locator("article h1").count() == 1
 
 
-def sliders():
-    return [
-        ("chapters/01_one_token_priced", 0),
-        ("chapters/01_one_token_priced", 1),
-        ("chapters/08_rerun_the_context_sweep", 0),
-    ]
+def knobs():
+    """Every knob of every figure: (page, its number on the page)."""
+    counts = {
+        "chapters/01_one_token_priced": 2,
+        "chapters/02_average_history": 3,
+        "chapters/08_rerun_the_context_sweep": 1,
+        "chapters/09_two_frameworks_on_a_dgx_spark": 1,
+        "chapters/10_what_a_fit_rests_on": 2,
+    }
+    return [(name, number) for name, count in counts.items() for number in range(count)]
 
 
-@pytest.mark.parametrize(("name", "number"), sliders())
-def test_a_slider_moves_marks_with_no_kernel(open_page, name, number):
+@pytest.mark.parametrize(("name", "number"), knobs())
+def test_a_knob_moves_marks_with_no_kernel(open_page, name, number):
     page, _ = open_page(name)
-    slider = page.locator(".ne-vega input[type=range]").nth(number)
-    chart = slider.locator("xpath=ancestor::div[contains(concat(' ', @class, ' '), ' ne-vega ')]")
+    knob = page.locator(KNOBS).nth(number)
+    chart = knob.locator("xpath=ancestor::div[contains(concat(' ', @class, ' '), ' ne-vega ')]")
     before = chart.locator("svg path, svg text").evaluate_all(MARKS)
-    slider.evaluate("el => { el.value = el.max; el.dispatchEvent(new Event('input')); }")
+    knob.evaluate(
+        """el => {
+            if (el.tagName === "SELECT") el.selectedIndex = el.options.length - 2;
+            else el.value = el.max;
+            el.dispatchEvent(new Event(el.tagName === "SELECT" ? "change" : "input"));
+        }"""
+    )
     page.wait_for_timeout(300)
     assert chart.locator("svg path, svg text").evaluate_all(MARKS) != before
 
 
-def test_every_slider_of_the_book_is_tested(open_page):
-    found = [
-        (name, i) for name in PAGES for i in range(open_page(name)[0].locator(".ne-vega input[type=range]").count())
-    ]
-    assert found == sliders()
+def test_every_knob_of_the_book_is_tested(open_page):
+    found = [(name, i) for name in PAGES for i in range(open_page(name)[0].locator(KNOBS).count())]
+    assert found == knobs()
 
 
 def test_charts_follow_the_theme_and_keep_what_the_reader_set(open_page):

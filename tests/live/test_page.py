@@ -181,7 +181,7 @@ def test_a_server_that_went_away_is_said(browser, built_book):
     context.close()
 
 
-@pytest.mark.parametrize("name", ["index", CHAPTER, "chapters/08_rerun_the_context_sweep"])
+@pytest.mark.parametrize("name", ["index", CHAPTER, "chapters/10_what_a_fit_rests_on"])
 def test_a_page_is_light(browser, url, name):
     """Bytes over the wire, compressed: on a first visit, and once fonts and scripts are cached."""
     context = browser.new_context()
