@@ -28,7 +28,7 @@ class DeviceSpec:
     def dense_flop_per_s(self) -> float:
         """The dense matrix rate in operations per second; raises NanoengineError where nobody publishes it."""
         if self.bf16_tflop_per_s is None:
-            raise NanoengineError(f"The dense BF16 rate of {self.name} is not published; measure it.")
+            raise NanoengineError(f"The dense BF16 rate of {self.name} is not published; measure it, or give one.")
         return self.bf16_tflop_per_s * 1e12
 
     @classmethod

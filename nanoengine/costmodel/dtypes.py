@@ -42,3 +42,20 @@ def dtype_bytes(name: str) -> float:
     """Bytes of one value, as 0.5156 for "int4:128" (half a byte, and two bytes of scale for 128 values)."""
     base, _, group = canonical_dtype(name).partition(":")
     return DTYPE_BYTES[base] + (_SCALE_BYTES / int(group) if group else 0.0)
+
+
+def weight_dtypes(spec: str | dict[str, str]) -> dict[str, str]:
+    """A weight dtype by part, "default" among them: of "int4:128" or "int4:128,head=bf16,experts=mxfp4".
+
+    Raises NanoengineError for what is neither a dtype nor part=dtype.
+    """
+    if isinstance(spec, dict):
+        return dict(spec)
+    dtypes = {}
+    for item in spec.split(","):
+        part, is_part, dtype = item.strip().rpartition("=")
+        part = part.strip() if is_part else "default"
+        if part in dtypes:
+            raise NanoengineError(f"The weight dtype {spec!r} names {part} twice.")
+        dtypes[part] = canonical_dtype(dtype.strip(), "weight dtype")
+    return dtypes

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from nanoengine.costmodel.architecture import Block, Experts, LatentAttention
-from nanoengine.costmodel.dtypes import canonical_dtype, dtype_bytes
+from nanoengine.costmodel.dtypes import canonical_dtype, dtype_bytes, weight_dtypes
 from nanoengine.costmodel.families import read_config, read_dtypes
 from nanoengine.costmodel.weights import PARTS, matrices_of
 from nanoengine.datasets import data_dir
@@ -58,9 +58,10 @@ class ModelSpec:
     ) -> "ModelSpec":
         """Read a Hugging Face config.json: as a dict, a file, a folder that holds one, or a name in data/models/.
 
-        weight_dtype: one dtype for all matrices, or one for each part, as {"default": "int4:128", "head": "bf16"};
-        the parts are embedding, attention, mlp, experts, router, norms, head. Norms, biases and router stay in 16 bit
-        under a narrower dtype unless they are named. Without it, the config's own dtype and quantization_config hold.
+        weight_dtype: one dtype for all matrices, or one for each part, as "int4:128,head=bf16" or the same as a dict,
+        {"default": "int4:128", "head": "bf16"}; parts are embedding, attention, mlp, experts, router, norms, head.
+        Norms, biases and router stay in 16 bit under a narrower dtype unless they are named. Without weight_dtype the
+        config's own dtype and quantization_config hold.
         kv_dtype defaults to weight_dtype where that has 16 or 32 bits, else to the config's own dtype.
         Raises NanoengineError for an unknown architecture, a missing key, or keys that contradict each other.
         """
@@ -70,9 +71,9 @@ class ModelSpec:
         if weight_dtype is not None:
             config.pop("quantization_config", None)
         base, parts = read_dtypes(name, config)
-        if isinstance(weight_dtype, dict):
-            parts = dict(weight_dtype)
-            weight_dtype = parts.pop("default", None)
+        if weight_dtype is not None:
+            parts = weight_dtypes(weight_dtype)
+            weight_dtype = parts.pop("default", base)
             if unknown := set(parts) - set(PARTS):
                 raise NanoengineError(f"{name}: there is no part {min(unknown)!r}; the parts are {', '.join(PARTS)}.")
         main = canonical_dtype(weight_dtype or parts.get("mlp" if "mlp" in parts else "experts", base), name)

@@ -93,6 +93,7 @@ class _Run:
         self.admitted, self.first, self.end = (np.full(n, np.nan) for _ in range(3))
         self.preemptions = np.zeros(n, dtype=int)
         self.reached = {}  # tokens computed before a preemption took them
+        self.prompting: set[int] = set()  # requests whose prompt, or what preemption took, is not computed yet
         self.stalled = {}  # when a preempted request got its last token
 
     def to_the_end(self) -> Simulation:
@@ -118,17 +119,23 @@ class _Run:
         start, self.now = self.now, self.now + float(time.total_ms)
         recompute_ms = time.prefill_ms * recomputed / prompt_tokens if prompt_tokens else 0.0
         for chunk in step.prefills:
-            seq = chunk.seq
-            if np.isnan(self.admitted[seq.seq_id]):
-                self.admitted[seq.seq_id] = start
-            end = seq.num_computed_tokens + chunk.num_tokens
-            self.reached[seq.seq_id] = max(self.reached.get(seq.seq_id, 0), end)
-            if chunk.samples and np.isnan(self.first[seq.seq_id]):
-                self.first[seq.seq_id] = self.now
-            elif chunk.samples:
-                self.gaps.append((self.now - self.stalled.pop(seq.seq_id), 1))
-        if step.decodes:
-            self.gaps.append((self.now - start, len(step.decodes)))
+            seq_id = chunk.seq.seq_id
+            if np.isnan(self.admitted[seq_id]):
+                self.admitted[seq_id] = start
+            end = chunk.seq.num_computed_tokens + chunk.num_tokens
+            self.reached[seq_id] = max(self.reached.get(seq_id, 0), end)
+            self.prompting.add(seq_id)
+        # A prompt's last token alone is scheduled like a decode, but what it yields is the first token.
+        ended = {chunk.seq.seq_id for chunk in step.chunks if chunk.samples} & self.prompting
+        for seq_id in ended:
+            if np.isnan(self.first[seq_id]):
+                self.first[seq_id] = self.now
+            else:
+                self.gaps.append((self.now - self.stalled.pop(seq_id), 1))
+        steady = len(step.decodes) - sum(chunk.seq.seq_id in ended for chunk in step.decodes if ended)
+        if steady:
+            self.gaps.append((self.now - start, steady))
+        self.prompting -= ended
         used = self.scheduler.blocks.num_blocks - self.scheduler.blocks.num_free_blocks
         self.scheduler.update(step, {chunk.seq.seq_id: 0 for chunk in step.chunks if chunk.samples})
         for seq in step.finished:
@@ -155,6 +162,7 @@ class _Run:
 
     def _note_preemption(self, victim: Sequence) -> None:
         self.preemptions[victim.seq_id] += 1
+        self.prompting.add(victim.seq_id)
         if len(victim) > victim.num_prompt_tokens:
             self.reached[victim.seq_id] = len(victim) - 1
             self.stalled.setdefault(victim.seq_id, self.now)
@@ -163,7 +171,7 @@ class _Run:
         """Pass over the steps in which nobody comes, goes or lacks a block: all decode, and only lengths change."""
         running = list(self.scheduler.running.values())
         queue_moves = self.scheduler.waiting and len(running) < self.scheduler.max_num_seqs
-        if not running or queue_moves or any(seq.num_pending_tokens != 1 for seq in running):
+        if not running or queue_moves or self.prompting or any(seq.num_pending_tokens != 1 for seq in running):
             return
         lengths = [len(seq) for seq in running]
         room = self.scheduler.max_model_len

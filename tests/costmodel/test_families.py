@@ -178,6 +178,9 @@ def test_dtypes_by_part():
     assert all_int4.kv_dtype == "bfloat16"  # weights say nothing of the cache
     norms = 65 * model.hidden  # they stay in 16 bit
     assert all_int4.weight_bytes == pytest.approx((model.linear_params) * dtype_bytes("int4:128") + norms * 2, abs=10)
+    assert ModelSpec.from_config("llama-3.1-8b", "int4:128, head=bf16") == head_kept
+    with pytest.raises(NanoengineError, match="names head twice"):
+        ModelSpec.from_config("llama-3.1-8b", "int4:128,head=bf16,head=fp8")
     with pytest.raises(NanoengineError, match="no part 'lm_head'"):
         ModelSpec.from_config("llama-3.1-8b", {"lm_head": "bf16"})
 
