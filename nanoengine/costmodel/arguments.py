@@ -1,8 +1,14 @@
 """Arguments that the subcommands price, simulate and plan share: a model, a device, and what an engine loses."""
 
-from nanoengine.costmodel.device import DeviceSpec
-from nanoengine.costmodel.model import ModelSpec
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from nanoengine.errors import NanoengineError
+
+if TYPE_CHECKING:  # every subcommand's parser is built for --help, which must not wait for pandas
+    from nanoengine.costmodel.device import DeviceSpec
+    from nanoengine.costmodel.model import ModelSpec
 
 
 def add_model_and_device(parser, model_nargs=None) -> None:
@@ -26,11 +32,15 @@ def add_losses(parser) -> None:
 
 
 def read_model(args) -> ModelSpec:
+    from nanoengine.costmodel.model import ModelSpec
+
     return ModelSpec.from_config(args.model, args.weight_dtype, args.kv_dtype)
 
 
 def read_device(args) -> DeviceSpec:
     """The named device with what the arguments say otherwise, or one that only they describe."""
+    from nanoengine.costmodel.device import DeviceSpec
+
     given = {
         "bandwidth_gb_per_s": args.bandwidth,
         "bf16_tflop_per_s": args.tflop_per_s,

@@ -1,6 +1,8 @@
 """`nanoengine price` and `nanoengine fit` as a user types them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -125,3 +127,8 @@ def test_bad_files_are_one_sentence(capsys, tmp_path, text, says):
     path.write_text(text)
     status, _, err = run(capsys, "fit", path)
     assert status == 2 and says in err and err.count("\n") == 1
+
+
+def test_help_waits_for_no_pandas():
+    code = "import sys; from nanoengine.cli import build_parser; build_parser(); sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
