@@ -46,6 +46,7 @@ class LLM:
     block_size, num_kv_blocks: the paged KV cache; by default as many blocks as `max_num_seqs` full contexts take, at
       most a quarter of the available CPU memory or nine tenths of the free GPU memory.
     max_num_seqs, max_num_batched_tokens: how many sequences and tokens share a step at most.
+    prefix_caching: whether a prompt that starts like an earlier one shares its KV instead of computing it again.
     max_model_len: longest prompt plus output, at most the model's context.
     load_format: "auto" reads the weights, "random" makes them up.
 
@@ -63,6 +64,7 @@ class LLM:
         num_kv_blocks: int | None = None,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 2048,
+        prefix_caching: bool = True,
         max_model_len: int | None = None,
         load_format: str = "auto",
         seed: int = 0,
@@ -92,7 +94,7 @@ class LLM:
         self.tokenizer = None if checkpoint is None else ChatTokenizer.of(checkpoint)
 
         num_kv_blocks = num_kv_blocks or self._default_num_blocks(block_size, max_num_seqs)
-        self.blocks = BlockManager(num_kv_blocks, block_size)
+        self.blocks = BlockManager(num_kv_blocks, block_size, prefix_caching)
         self.scheduler = Scheduler(self.blocks, max_num_seqs, max_num_batched_tokens, self.max_model_len)
         self.runner = ModelRunner(self.model, num_kv_blocks, block_size)
         self.sampler = Sampler(seed)

@@ -25,13 +25,16 @@ class Chunk:
 class Step:
     """One forward pass: first the decodes, one token each, then chunks of prompts.
 
-    `preempted` lists who lost their blocks to make it possible. After it ran, `sampled` maps seq_id to the new token
-    and `finished` lists the sequences that it ended.
+    `admitted` lists who left the queue in it, `preempted` who lost their blocks to make it possible, and `held_back`
+    says why the head of the queue had to wait: "max_num_seqs", "max_num_batched_tokens", "blocks" or "preemption".
+    After the step ran, `sampled` maps seq_id to the new token and `finished` lists the sequences that it ended.
     """
 
     decodes: list[Chunk] = field(default_factory=list)
     prefills: list[Chunk] = field(default_factory=list)
+    admitted: list[Sequence] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
+    held_back: str | None = None
     sampled: dict[int, int] = field(default_factory=dict)
     finished: list[Sequence] = field(default_factory=list)
 
@@ -49,8 +52,9 @@ class Scheduler:
 
     Each step serves the running sequences first, so that arriving prompts never starve a decode, and fills what is
     left of the budget with prompts, cut into chunks where they do not fit. A prompt is admitted when the pool holds
-    all of it. When a decode finds no free block, the youngest running sequence gives up its own and is computed
-    again later; the oldest therefore always advances, and every request ends.
+    all of it; what the cache has of it is not computed again. When a decode finds no block, the youngest running
+    sequence gives up its own and is computed again later; the oldest therefore always advances, and every request
+    ends.
     """
 
     def __init__(self, blocks: BlockManager, max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int):
@@ -65,6 +69,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.waiting: deque[Sequence] = deque()
         self.running: dict[int, Sequence] = {}  # by seq_id, oldest first
+        self.trace = None  # a nanoengine.engine.trace.Trace while somebody records the steps
 
     def add(self, seq: Sequence) -> None:
         """Queue a sequence; raises NanoengineError for one that could never run to its end."""
@@ -94,8 +99,9 @@ class Scheduler:
         if not self.blocks.can_hold(seq, len(seq)):
             raise NanoengineError(
                 f"A history of {len(seq)} tokens needs {self.blocks.blocks_for(len(seq))} KV blocks, but only "
-                f"{self.blocks.num_free_blocks} are free; raise num_kv_blocks or measure a smaller cell."
+                f"{self.blocks.num_available_blocks} are free; raise num_kv_blocks or measure a smaller cell."
             )
+        seq.shareable = False
         self.blocks.reserve(seq, len(seq))
         seq.num_computed_tokens = num_computed_tokens
         self._start(seq)
@@ -111,14 +117,20 @@ class Scheduler:
         for seq in running:
             if seq.num_pending_tokens > 1 and seq.status is Status.RUNNING and budget > 0:
                 budget -= self._prefill(seq, budget, step)
-        # A step that had to preempt has no room to give away: the victim would be the first to come back.
-        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs and not step.preempted:
-            seq = self.waiting[0]
-            if not self.blocks.can_hold(seq, len(seq)):
+        while self.waiting:
+            prefix = self.blocks.cached_prefix(self.waiting[0])
+            step.held_back = self._reason_to_wait(prefix, budget, step)
+            if step.held_back:
                 break
-            self.blocks.reserve(seq, len(seq))
-            self._start(self.waiting.popleft())
+            seq = self.waiting.popleft()
+            self.blocks.admit(seq, prefix)
+            if not seq.num_preemptions:
+                seq.num_cached_tokens = seq.num_computed_tokens
+            self._start(seq)
+            step.admitted.append(seq)
             budget -= self._prefill(seq, budget, step)
+        if self.trace:
+            self.trace.scheduled(step)
         return step
 
     def update(self, step: Step, sampled: dict[int, int]) -> None:
@@ -128,25 +140,45 @@ class Scheduler:
             seq, samples = chunk.seq, chunk.samples
             if seq.status is not Status.RUNNING:  # aborted while the step ran
                 continue
+            num_tokens_before = seq.num_computed_tokens
             seq.num_computed_tokens += chunk.num_tokens
+            self.blocks.share(seq, num_tokens_before)
             if samples:
                 seq.append(sampled[seq.seq_id], self.max_model_len)
             if seq.finish_reason:
                 self._finish(seq)
                 step.finished.append(seq)
+        if self.trace:
+            self.trace.ran(step)
 
-    def abort(self, seq: Sequence) -> None:
-        """Drop a sequence wherever it is and free its blocks; a finished one stays as it is."""
+    def finish(self, seq: Sequence, reason: str) -> None:
+        """End a sequence wherever it is and take its blocks back; one that has finished stays as it is."""
         if seq.status is Status.FINISHED:
             return
         if seq.status is Status.WAITING:
             self.waiting.remove(seq)
-        seq.finish_reason = "abort"
+        seq.finish_reason = reason
         self._finish(seq)
+        if self.trace:
+            self.trace.ended(seq)
+
+    def abort(self, seq: Sequence) -> None:
+        """End a sequence that nobody wants any more."""
+        self.finish(seq, "abort")
 
     @property
     def has_work(self) -> bool:
         return bool(self.waiting or self.running)
+
+    def _reason_to_wait(self, prefix: list[int], budget: int, step: Step) -> str | None:
+        """Why the head of the queue cannot start in this step, or None if it can."""
+        if step.preempted:  # no room to give away: the victim would be the first to come back
+            return "preemption"
+        if len(self.running) >= self.max_num_seqs:
+            return "max_num_seqs"
+        if budget <= 0:
+            return "max_num_batched_tokens"
+        return None if self.blocks.can_admit(self.waiting[0], prefix) else "blocks"
 
     def _prefill(self, seq: Sequence, budget: int, step: Step) -> int:
         chunk = Chunk(seq, min(seq.num_pending_tokens, budget))
@@ -165,6 +197,7 @@ class Scheduler:
     def _preempt_youngest(self, step: Step) -> None:
         # Sequences are served oldest first, so the youngest has not been put into this step yet.
         _, victim = self.running.popitem()
+        victim.num_lost_tokens = max(victim.num_lost_tokens, victim.num_computed_tokens)
         self.blocks.release(victim)
         victim.status = Status.WAITING
         victim.num_preemptions += 1

@@ -54,14 +54,18 @@ class Sequence:
     """
 
     __slots__ = (
+        "block_hashes",
         "block_table",
         "eos_token_ids",
         "finish_reason",
+        "num_cached_tokens",
         "num_computed_tokens",
+        "num_lost_tokens",
         "num_preemptions",
         "num_prompt_tokens",
         "params",
         "seq_id",
+        "shareable",
         "status",
         "token_ids",
     )
@@ -76,9 +80,13 @@ class Sequence:
         self.eos_token_ids = frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         self.num_computed_tokens = 0
         self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []  # of its first full blocks, kept by the block manager
+        self.shareable = True  # false where the KV is made up and must not serve anybody else
         self.status = Status.WAITING
         self.finish_reason: str | None = None
         self.num_preemptions = 0
+        self.num_cached_tokens = 0  # of its prompt, found in the cache when it first was admitted
+        self.num_lost_tokens = 0  # how many had been computed when it was preempted: computing them again is waste
 
     def __len__(self) -> int:
         return len(self.token_ids)

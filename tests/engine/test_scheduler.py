@@ -91,7 +91,7 @@ def test_abort_frees_the_blocks_of_waiting_and_of_half_prefilled_sequences():
     scheduler.abort(waiting)
     scheduler.abort(running)
     scheduler.abort(running)
-    assert not scheduler.has_work and scheduler.blocks.num_free_blocks == 64
+    assert not scheduler.has_work and scheduler.blocks.num_available_blocks == 64
     assert running.finish_reason == waiting.finish_reason == "abort"
 
 
@@ -102,7 +102,7 @@ def test_a_sequence_aborted_while_its_step_runs_is_left_alone():
     step = scheduler.schedule()
     scheduler.abort(seq)
     scheduler.update(step, {0: 1})
-    assert len(seq) == 4 and scheduler.blocks.num_free_blocks == 64
+    assert len(seq) == 4 and scheduler.blocks.num_available_blocks == 64
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_every_request_finishes_and_no_block_is_lost_or_shared(arrivals, block_s
         step_index += 1
         owned = [block for seq in sequences for block in seq.block_table]
         assert len(owned) == len(set(owned))
-        assert len(owned) + scheduler.blocks.num_free_blocks == total
+        assert len(owned) + scheduler.blocks.num_available_blocks == total
         assert step.num_tokens <= 16
         assert all(seq.status is not Status.FINISHED or not seq.block_table for seq in sequences)
         assert step_index < 5000

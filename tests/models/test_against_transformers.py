@@ -65,7 +65,7 @@ def test_tokens_do_not_depend_on_chunks_blocks_or_preemption(smollm2_path):
     assert tokens(max_num_seqs=3, max_num_batched_tokens=7)[0] == expected
     assert tokens(block_size=1, num_kv_blocks=600)[0] == expected
     scarce, llm = tokens(block_size=16, num_kv_blocks=11)
-    assert scarce == expected and llm.blocks.num_free_blocks == 11
+    assert scarce == expected and llm.blocks.num_available_blocks == 11
 
 
 SMALL = {

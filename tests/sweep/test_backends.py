@@ -49,7 +49,7 @@ def test_a_sweep_of_an_llm_leaves_no_sequence_behind_on_close(llm):
     backend = NanoengineBackend(llm=llm)
     backend.prepare(2, 10)
     backend.close()
-    assert llm.blocks.num_free_blocks == 200
+    assert llm.blocks.num_available_blocks == 200
 
 
 def test_a_batch_that_the_engine_cannot_hold_is_one_sentence(llm):
