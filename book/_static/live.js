@@ -169,7 +169,7 @@
       mountRunAllButton: false,
       mountRestartButton: false,
       mountRestartAllButton: false,
-      codeMirrorConfig: { mode: "python", lineWrapping: true },
+      codeMirrorConfig: { theme: "default", mode: "python", lineNumbers: false, lineWrapping: true },
       mathjaxUrl: new URL("mathjax2-shim.js", here).href,
       serverSettings: { baseUrl: server.href.replace(/\/$/, ""), token: "", appendToken: false },
       // The path sets the working directory. It is unlike the notebook's own and unlike any other tab's, so that each
