@@ -9,7 +9,7 @@ from tests.browser import watch
 CHAPTERS = tuple(
     f"chapters/{path.stem}" for path in sorted(Path(__file__).resolve().parents[2].glob("chapters/*.ipynb"))
 )
-PAGES = ("index", *CHAPTERS, "book/live", "book/notation")
+PAGES = ("index", *CHAPTERS, "book/method", "book/data", "book/notation", "book/glossary", "book/live")
 KNOBS = ".ne-vega .vega-bind input[type=range], .ne-vega .vega-bind select"
 MARKS = "els => els.map(el => el.getAttribute('d') || el.textContent).join('|')"
 
