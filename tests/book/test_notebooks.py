@@ -53,8 +53,9 @@ def test_measured_cells_are_followed_by_a_verdict(chapter):
         if "run_sweep" in "".join(cell["source"]) and "nbval-ignore-output" in tags(cell)
     ]
     verdicts = [i for i, cell in enumerate(cells) if "viz.verdict" in "".join(cell["source"])]
-    assert measured and any(i > measured[0] for i in verdicts)
-    assert not [i for i in verdicts if "nbval-ignore-output" in tags(cells[i])]
+    assert verdicts and not [i for i in verdicts if "nbval-ignore-output" in tags(cells[i])]
+    for first in measured[:1]:
+        assert any(i > first for i in verdicts)
 
 
 def test_no_widget_view_is_stored(chapter):
