@@ -71,9 +71,12 @@ def knobs():
         "chapters/02_average_history": 3,
         "chapters/03_one_read_many_tokens": 1,
         "chapters/04_the_floor": 2,
+        "chapters/05_the_other_side": 1,
+        "chapters/07_paged_decode": 1,
         "chapters/08_rerun_the_context_sweep": 1,
         "chapters/09_two_frameworks_on_a_dgx_spark": 1,
         "chapters/10_what_a_fit_rests_on": 2,
+        "chapters/11_which_card_was_it": 1,
         "chapters/12_pricing_the_headline": 1,
     }
     return [(name, number) for name, count in counts.items() for number in range(count)]
