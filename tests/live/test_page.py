@@ -103,6 +103,28 @@ def test_a_chart_a_picture_and_a_panel_are_drawn(live_page):
     )
 
 
+def test_a_widget_s_slider_moves_something(live_page):
+    page, _ = live_page
+    write(page, 0, "from nanoengine.viz.panels import price_panel\nprice_panel()")
+    run(page, 0)
+    handle = page.locator(
+        "div.cell .cell_output .widget-slider .noUi-handle, div.cell .cell_output [role=slider]"
+    ).first
+    handle.wait_for(timeout=60_000)
+    says(page, "ready")
+    before = output(page, 0).locator(".widget-html-content").inner_text()
+    handle.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        """before => {
+            const el = document.querySelectorAll("div.cell .cell_output")[0].querySelector(".widget-html-content");
+            return el && el.innerText !== before;
+        }""",
+        arg=before,
+    )
+
+
 def test_an_error_is_shown_and_the_kernel_goes_on(live_page):
     page, _ = live_page
     write(page, 0, "1 / 0")
