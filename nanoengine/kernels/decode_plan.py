@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nanoengine.errors import NanoengineError
 
 TILE = 64  # tokens per step of the inner loop, whatever the block size: 16 KiB of K at a head size of 128 in 16 bits
+# TILE, PROGRAMS_PER_SM and MAX_SPLITS were chosen on paper: no GPU has timed them yet.
 MIN_DOT = 16  # the smallest side of a matrix product that tl.dot accepts on a GPU (the interpreter accepts any)
 PROGRAMS_PER_SM = 2  # so that one program's loads are under way while the other computes
 MAX_SPLITS = 64  # bounds what the merge holds in registers
@@ -82,6 +83,7 @@ def plan_decode(
     """Plan for `batch` sequences of up to `max_context` tokens on a GPU of `num_sms` multiprocessors (0: interpreted).
 
     Splits are as many as it takes to give every multiprocessor PROGRAMS_PER_SM programs, but none shorter than a tile.
+    Raises NanoengineError when the heads do not divide evenly, or when num_splits is not in 1 to MAX_SPLITS.
     """
     if heads % kv_heads:
         raise NanoengineError(f"{heads} query heads cannot share {kv_heads} KV heads evenly; give a multiple")
