@@ -11,7 +11,9 @@ CHAPTERS = tuple(
 )
 PAGES = ("index", *CHAPTERS, "book/method", "book/data", "book/notation", "book/glossary", "book/live")
 KNOBS = ".ne-vega .vega-bind input[type=range], .ne-vega .vega-bind select"
-MARKS = "els => els.map(el => el.getAttribute('d') || el.textContent).join('|')"
+DRAWN = "svg path, svg text, svg line"
+MARKS = """els => els.map(
+    el => ["d", "transform", "fill"].map(name => el.getAttribute(name)).concat(el.textContent).join()).join("|")"""
 
 
 @pytest.fixture
@@ -87,7 +89,7 @@ def test_a_knob_moves_marks_with_no_kernel(open_page, name, number):
     page, _ = open_page(name)
     knob = page.locator(KNOBS).nth(number)
     chart = knob.locator("xpath=ancestor::div[contains(concat(' ', @class, ' '), ' ne-vega ')]")
-    before = chart.locator("svg path, svg text").evaluate_all(MARKS)
+    before = chart.locator(DRAWN).evaluate_all(MARKS)
     knob.evaluate(
         """el => {
             if (el.tagName === "SELECT") el.selectedIndex = el.options.length - 2;
@@ -96,7 +98,7 @@ def test_a_knob_moves_marks_with_no_kernel(open_page, name, number):
         }"""
     )
     page.wait_for_timeout(300)
-    assert chart.locator("svg path, svg text").evaluate_all(MARKS) != before
+    assert chart.locator(DRAWN).evaluate_all(MARKS) != before
 
 
 def test_every_knob_of_the_book_is_tested(open_page):
