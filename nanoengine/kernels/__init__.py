@@ -1,9 +1,9 @@
-"""Attention over a paged KV cache: one small interface, three backends.
+"""Attention over a paged KV cache, and a layer's small operations: one interface, three backends.
 
-triton runs on a CUDA GPU (and, interpreted, on a CPU for tests), native is C++ for the CPU, torch runs anywhere and is
-what the others are checked against. By default CUDA tensors go to triton; CPU tensors go to native where a compiler
-can build it and it takes their shape, else to torch. The argument `backend`, or the environment variable
-NANOENGINE_KERNELS, names one of the three instead.
+triton runs on a CUDA GPU (and, interpreted, on a CPU for tests), native is C++ for the CPU, torch runs anywhere: the
+others are checked against it. By default CUDA tensors go to triton; CPU tensors go to native where a compiler can build
+it and it takes their shape, else to torch. The argument `backend`, or the environment variable NANOENGINE_KERNELS,
+names one of the three instead. The small operations know native and torch only.
 """
 
 import os
@@ -46,6 +46,21 @@ def store_kv(
     _kernels(k_cache, v_cache, backend).store_kv(k, v, k_cache, v_cache, slot_mapping)
 
 
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension of x [.., D], weight [D]."""
+    return _row_kernels(native.takes_rows(x)).rms_norm(x, weight, eps)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up [n, width] of gate and up side by side, [n, 2 * width]: what lies within an MLP."""
+    return _row_kernels(native.takes_rows(gate_up, parts=2)).silu_mul(gate_up)
+
+
+def reads_in_place(weight: torch.Tensor) -> bool:
+    """Whether `native.RowLinear` may serve weight [out, in]: it takes it, and NANOENGINE_KERNELS does not forbid it."""
+    return _row_kernels(native.takes_weight(weight)) is native
+
+
 def backends() -> dict[str, str | None]:
     """Each backend's name, with None when it runs here, else one sentence that says why not. May build native."""
     return {"native": native.why_not(), "torch": None, "triton": _without_triton()}
@@ -54,7 +69,7 @@ def backends() -> dict[str, str | None]:
 def _kernels(k_cache: torch.Tensor, v_cache: torch.Tensor, backend: str | None):
     """The module that serves these caches."""
     name = backend or os.environ.get("NANOENGINE_KERNELS")
-    if name is None:
+    if not name:
         if k_cache.is_cuda:
             return _triton()
         return torch_reference if native.why_not(k_cache, v_cache) else native
@@ -65,6 +80,11 @@ def _kernels(k_cache: torch.Tensor, v_cache: torch.Tensor, backend: str | None):
     if name == "native":
         return native
     raise NanoengineError(f"There are no kernels called {name!r}; use one of {', '.join(NAMES)}.")
+
+
+def _row_kernels(native_takes_it: bool):
+    wanted = os.environ.get("NANOENGINE_KERNELS") or "native"
+    return native if native_takes_it and wanted == "native" else torch_reference
 
 
 def _triton():
@@ -81,4 +101,4 @@ def _without_triton() -> str | None:
     return None
 
 
-__all__ = ["NAMES", "backends", "paged_decode", "paged_prefill", "store_kv"]
+__all__ = ["NAMES", "backends", "paged_decode", "paged_prefill", "reads_in_place", "rms_norm", "silu_mul", "store_kv"]

@@ -1,20 +1,25 @@
 // Short vectors of float as wide as the machine's, with no intrinsics: GCC and Clang turn the types below into AVX-512,
-// AVX2 or NEON. Just what attention needs: load float or bfloat16, sum lanes, 2^x.
+// AVX2 or NEON. Just what the kernels need: load and store float or bfloat16, sum lanes, 2^x.
 
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 namespace {
 
+// W: lanes of a vector. STRIP vectors for each of four heads, or four rows of a matrix for each of BATCH rows of
+// activations, are what a loop can sum in registers.
 #if defined(__AVX512F__)
-constexpr int W = 16, STRIP = 4;  // lanes of a vector; how many of them a loop keeps in registers for each head
+constexpr int W = 16, STRIP = 4, BATCH = 4;
 #elif defined(__AVX__)
-constexpr int W = 8, STRIP = 2;
+constexpr int W = 8, STRIP = 2, BATCH = 2;
+#elif defined(__SSE2__)
+constexpr int W = 4, STRIP = 2, BATCH = 2;
 #else
-constexpr int W = 4, STRIP = 4;
+constexpr int W = 4, STRIP = 4, BATCH = 4;
 #endif
 
 typedef float vec __attribute__((vector_size(4 * W)));
@@ -40,20 +45,11 @@ inline vec load(const bf16* p) {  // a bfloat16 is the upper half of a float
 
 inline void store(float* p, vec x) { std::memcpy(p, &x, sizeof x); }
 
-inline float widen(float x) { return x; }
-inline float widen(bf16 x) {
-    uint32_t bits = uint32_t(x.bits) << 16;
-    float y;
-    std::memcpy(&y, &bits, sizeof y);
-    return y;
-}
-
-inline void narrow(float x, float& y) { y = x; }
-inline void narrow(float x, bf16& y) {  // to nearest, ties to even
-    uint32_t bits;
-    std::memcpy(&bits, &x, sizeof bits);
-    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-    y.bits = nan ? 0x7fc0 : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+inline void store(bf16* p, vec x) {  // to nearest, ties to even
+    uvec bits = (uvec)x;
+    uvec rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    hvec half = __builtin_convertvector(x == x ? rounded : uvec{} + 0x7fc0, hvec);  // NaN must not round to infinity
+    std::memcpy(p, &half, sizeof half);
 }
 
 template <int Odd, size_t... I>
@@ -76,6 +72,12 @@ inline vec sum_lanes(vec* x) {
     return x[0];
 }
 
+inline float sum_all(vec x) {
+    float sum = 0;
+    for (int i = 0; i < W; i++) sum += x[i];
+    return sum;
+}
+
 // 2^x for x <= 0, to about 1e-7; NaN stays NaN. 2^x = 2^n 2^f with n the nearest integer; 2^f by its Taylor series.
 inline vec exp2(vec x) {
     x = x < -126.0f ? vec{} - 126.0f : x;
@@ -90,6 +92,19 @@ inline vec exp2(vec x) {
     y = y * f + 6.9314718e-1f;
     y = y * f + 1.0f;
     return y * (vec)exponent;
+}
+
+// f(n), at most f(Most), with n known at compile time: so that loops of that length unroll. n >= 1.
+template <int Most, class F>
+inline void with_count(int64_t n, F&& f) {
+    if constexpr (Most > 1)
+        if (n < Most) return with_count<Most - 1>(n, f);
+    f(std::integral_constant<int, Most>());
+}
+
+template <class F>
+inline auto with_type(bool is_bf16, F&& f) {
+    return is_bf16 ? f(bf16()) : f(float());
 }
 
 }  // namespace

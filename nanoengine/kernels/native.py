@@ -1,42 +1,18 @@
-"""The CPU's paged decode: paged_decode.cpp, compiled on first use for this very machine and called through ctypes.
+"""The CPU's kernels: C++ behind torch's tensors. See native_build for how they come to be, torch_reference for shapes.
 
-Needs a C++ compiler (GCC or Clang), but neither torch's headers nor a build system. Without one the engine runs on
-torch_reference: `why_not()` says what was missing.
+All compute in float32 inside, on torch.get_num_threads() threads.
 """
 
 import ctypes
 import functools
-import hashlib
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 from nanoengine.errors import NanoengineError
+from nanoengine.kernels.native_build import load
 
 SPLIT_TOKENS = 128  # a thread's unit of work: enough to pay for its merge, small enough to share a short history out
-_SOURCES = [Path(__file__).with_name(name) for name in ("paged_decode.cpp", "lanes.h")]
-_TIMEOUT_S = 120
 _CODES = {torch.float32: 0, torch.bfloat16: 1}
-
-
-@dataclass(frozen=True)
-class Native:
-    """The loaded library: its file, the compiler that built it, whether it uses all threads, lanes of a vector."""
-
-    library: ctypes.CDLL
-    path: Path
-    compiler: str
-    openmp: bool
-    lanes: int
 
 
 def why_not(*caches: torch.Tensor) -> str | None:
@@ -135,99 +111,70 @@ def _with_whole_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
 
 
-@functools.cache
-def load() -> Native | str:
-    """The library, from the cache folder or built now; or, in one sentence, why there is none.
+def takes_rows(x: torch.Tensor, parts: int = 1) -> bool:
+    """Whether rms_norm (parts=1), silu_mul (2) and linear take x [.., parts * width]: its device, dtype and width."""
+    if not x.is_cpu or x.dtype not in _CODES or isinstance(load(), str):
+        return False
+    return x.shape[-1] % (parts * load().lanes) == 0
 
-    Says on stderr, once, that it was built and where, or why it could not be.
+
+def takes_weight(weight: torch.Tensor) -> bool:
+    """Whether linear takes weight [out, in]: it must also be contiguous, and both sizes multiples of `lanes`."""
+    return takes_rows(weight) and weight.is_contiguous() and weight.shape[0] % load().lanes == 0
+
+
+class RowLinear:
+    """x W^T + b for few rows x [n, in]; W [out, in] is read where it lies, once for each four rows or so.
+
+    A row's result does not depend on the others, to the bit. What can be checked once is checked here, because a step
+    calls one for each matrix. Raises NanoengineError for a weight that takes_weight refuses or a bias of another size.
     """
-    try:
-        return _load()
-    except (OSError, subprocess.SubprocessError, NanoengineError) as error:
-        print(f"nanoengine: attention runs on torch, several times slower: {error}", file=sys.stderr)
-        return str(error)
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
+        if not takes_weight(weight):
+            raise NanoengineError(f"There is no native product with a weight of {_named(weight)}; use F.linear.")
+        if bias is not None and (bias.dtype != weight.dtype or bias.shape != weight.shape[:1]):
+            raise NanoengineError(f"A bias of {_named(bias)} does not fit a weight of {_named(weight)}.")
+        self.weight, self.bias = weight, None if bias is None else bias.contiguous()
+        self.out_width, self.in_width = weight.shape
+        addresses = weight.data_ptr(), None if bias is None else self.bias.data_ptr()
+        self._run = functools.partial(load().library.nanoengine_linear, _CODES[weight.dtype], *addresses)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        n, width = x.shape
+        if width != self.in_width or x.dtype != self.weight.dtype or not x.is_cpu:
+            raise NanoengineError(f"Rows of {_named(x)} do not fit a weight of {_named(self.weight)}.")
+        x, out = x.contiguous(), x.new_empty(n, self.out_width)
+        self._run(x.data_ptr(), out.data_ptr(), n, width, self.out_width, torch.get_num_threads())
+        return out
 
 
-def _load() -> Native:
-    compiler = find_compiler()
-    try:
-        return _built(compiler, _openmp_flags())
-    except (OSError, NanoengineError):
-        return _built(compiler, [])  # a compiler without OpenMP still gives one fast thread
-
-
-def _built(compiler: list[str], openmp: list[str]) -> Native:
-    flags = ["-O3", "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native", *openmp]
-    path = cache_folder() / f"paged_decode-{_key(compiler, flags)}.so"
-    new, begin = not path.exists(), time.perf_counter()
-    if new:
-        _build(compiler, flags, path)
-    library = ctypes.CDLL(str(path))
-    _declare(library)
-    if new:
-        took = f"{time.perf_counter() - begin:.1f} s"
-        threads = "" if openmp else ", for one thread: this compiler has no OpenMP"
-        print(f"nanoengine: built the CPU attention kernels in {took}{threads}: {path}", file=sys.stderr)
-    return Native(library, path, shlex.join(compiler), bool(openmp), library.nanoengine_lanes())
-
-
-def find_compiler() -> list[str]:
-    """$CXX, or the first of g++, c++ and clang++ on the path. Raises NanoengineError when there is none."""
-    if sys.platform == "win32":
-        raise NanoengineError("the kernels are not built on Windows; WSL runs them")
-    if os.environ.get("CXX"):
-        return shlex.split(os.environ["CXX"])
-    for name in ("g++", "c++", "clang++"):  # only GCC's OpenMP can be torch's own on Linux
-        if found := shutil.which(name):
-            return [found]
-    raise NanoengineError("there is no C++ compiler; install g++ or clang++, or set CXX")
-
-
-def cache_folder() -> Path:
-    """$NANOENGINE_CACHE, else nanoengine/ in the user's cache folder."""
-    if folder := os.environ.get("NANOENGINE_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nanoengine"
-
-
-def _openmp_flags() -> list[str]:
-    # Two OpenMP runtimes in a process would each keep their threads spinning on the same cores. So this one links the
-    # file that torch itself loaded; --as-needed then drops the compiler's own.
-    folder = Path(torch.__file__).parent
-    runtimes = [*folder.glob("lib/lib*omp*"), *folder.parent.glob("torch.libs/lib*omp*")]
-    own = [str(path) for path in runtimes if path.name.startswith(("libgomp", "libomp", "libiomp"))][:1]
-    if sys.platform == "darwin":
-        return ["-Xclang", "-fopenmp", *own]
-    return ["-fopenmp", "-Wl,--as-needed", *own]
-
-
-def _key(compiler: list[str], flags: list[str]) -> str:
-    # Predefined macros name the compiler's version and every instruction set of this processor.
-    done = subprocess.run(
-        [*compiler, *[f for f in flags if f.startswith("-m")], "-dM", "-E", "-x", "c++", "-"],
-        input="", capture_output=True, text=True, timeout=_TIMEOUT_S,
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """As torch_reference.rms_norm. Raises NanoengineError for what takes_rows refuses."""
+    width = x.shape[-1]
+    if not takes_rows(x) or weight.dtype != x.dtype or weight.shape != (width,):
+        raise NanoengineError(f"There is no native norm of {_named(x)} by {_named(weight)}; use the torch kernels.")
+    x, weight = x.contiguous(), weight.contiguous()
+    out = torch.empty_like(x)
+    load().library.nanoengine_rms_norm(
+        _CODES[x.dtype], x.data_ptr(), weight.data_ptr(), out.data_ptr(),
+        x.numel() // width, width, eps, torch.get_num_threads(),
     )  # fmt: skip
-    parts = [*(source.read_text() for source in _SOURCES), done.stdout, *compiler, *flags, torch.__version__]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return out
 
 
-def _build(compiler: list[str], flags: list[str], path: Path) -> None:
-    """Compile to `path`. Other processes may do the same meanwhile: the file appears at once, and whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        built = Path(folder, path.name)
-        done = subprocess.run(
-            [*compiler, "-std=c++17", "-shared", "-fPIC", str(_SOURCES[0]), *flags, "-o", str(built)],
-            capture_output=True, text=True, timeout=_TIMEOUT_S,
-        )  # fmt: skip
-        if done.returncode:
-            complaint = next((line for line in done.stderr.splitlines() if "error" in line), "")
-            raise NanoengineError(f"{compiler[0]} ended with status {done.returncode} {complaint}".strip())
-        os.replace(built, path)
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """As torch_reference.silu_mul. Raises NanoengineError for what takes_rows refuses."""
+    if not takes_rows(gate_up, parts=2):
+        raise NanoengineError(f"There is no native gate for {_named(gate_up)}; use the torch kernels.")
+    gate_up = gate_up.contiguous()
+    n, width = len(gate_up), gate_up.shape[1] // 2
+    out = gate_up.new_empty(n, width)
+    load().library.nanoengine_silu_mul(
+        _CODES[gate_up.dtype], gate_up.data_ptr(), out.data_ptr(), n, width, torch.get_num_threads()
+    )
+    return out
 
 
-def _declare(library: ctypes.CDLL) -> None:
-    pointer, integer, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    library.nanoengine_lanes.argtypes = []
-    library.nanoengine_paged_decode.argtypes = [integer, *[pointer] * 6, *[size] * 7, ctypes.c_float, size, integer]
-    library.nanoengine_store_kv.argtypes = [*[pointer] * 5, *[size] * 5]
+def _named(x: torch.Tensor) -> str:
+    return f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}"

@@ -101,21 +101,11 @@ inline void add_values(const float* p, int64_t p_stride, const T* v, const int64
     }
 }
 
-template <class F>
-inline void with_rows(int64_t g, F&& f) {  // a loop over heads wants its length at compile time
-    switch (g) {
-        case 1: return f(std::integral_constant<int, 1>());
-        case 2: return f(std::integral_constant<int, 2>());
-        case 3: return f(std::integral_constant<int, 3>());
-        default: return f(std::integral_constant<int, 4>());
-    }
-}
-
 // Softmax is associative: parts with (m, l, acc) make a whole, each weighed by 2^(m - the largest m).
 // `parts` is n partial results of one sequence, `size` floats each; see Worker.
 template <class T>
 void merge(const Problem<T>& c, const float* parts, int64_t size, int64_t n, int64_t sequence) {
-    std::vector<float> sum(c.head_dim);
+    std::vector<float> sum(c.head_dim);  // a multiple of W
     for (int64_t head = 0; head < c.heads; head++) {
         auto m = [&](int64_t i) { return parts[i * size + head]; };
         float most = m(0), total = 0;
@@ -128,7 +118,7 @@ void merge(const Problem<T>& c, const float* parts, int64_t size, int64_t n, int
             for (int64_t d = 0; d < c.head_dim; d++) sum[d] += weight * acc[d];
         }
         T* out = c.out + (sequence * c.heads + head) * c.head_dim;
-        for (int64_t d = 0; d < c.head_dim; d++) narrow(sum[d] / total, out[d]);
+        for (int64_t d = 0; d < c.head_dim; d += W) store(out + d, load(sum.data() + d) / total);
     }
 }
 
@@ -197,7 +187,8 @@ struct Worker {
 
     void scores(const Unit& unit, int64_t groups) {
         const T* query = c.q + unit.sequence * c.heads * c.head_dim;
-        for (int64_t i = 0; i < c.heads * c.head_dim; i++) q[i] = widen(query[i]) * (c.scale * 1.44269504f);  // base 2
+        const float scale = c.scale * 1.44269504f;  // log2(e): powers of two are what a processor computes
+        for (int64_t i = 0; i < c.heads * c.head_dim; i += W) store(q.data() + i, load(query + i) * scale);
         int64_t group_heads = c.heads / c.kv_heads;
         for (int64_t i = 0; i < groups; i++) {
             const int64_t* here = rows.data() + i * GROUP;
@@ -205,7 +196,7 @@ struct Worker {
                 Ahead<T> soon = ahead(c.k, groups, i, kv, c.v, rows, groups);
                 for (int64_t g = 0; g < group_heads; g += ROWS) {
                     int64_t head = kv * group_heads + g;
-                    with_rows(std::min<int64_t>(ROWS, group_heads - g), [&](auto G) {
+                    with_count<ROWS>(group_heads - g, [&](auto G) {
                         score<G, D>(q.data() + head * c.head_dim, c.k + kv * c.head_dim, here, c.head_dim,
                                     s.data() + head * padded + i * GROUP, padded, soon);
                     });
@@ -239,8 +230,7 @@ struct Worker {
             for (int64_t t = 0; t < filled; t += W) store(x + t, exp2(load(x + t) - m[head]));
             for (int64_t t = tokens; t < filled; t++) x[t] = 0;
             for (int64_t t = 0; t < filled; t += W) sum += load(x + t);
-            l[head] = 0;
-            for (int i = 0; i < W; i++) l[head] += sum[i];
+            l[head] = sum_all(sum);
         }
     }
 
@@ -253,7 +243,7 @@ struct Worker {
                 Ahead<T> soon = ahead(c.v, groups, i, kv, c.k, next_rows, next_groups);
                 for (int64_t g = 0; g < group_heads; g += ROWS) {
                     int64_t head = kv * group_heads + g;
-                    with_rows(std::min<int64_t>(ROWS, group_heads - g), [&](auto G) {
+                    with_count<ROWS>(group_heads - g, [&](auto G) {
                         add_values<G, D>(s.data() + head * padded + i * GROUP, padded, c.v + kv * c.head_dim, here,
                                          c.head_dim, acc + head * c.head_dim, soon);
                     });
@@ -305,15 +295,14 @@ int nanoengine_paged_decode(int is_bf16, const void* q, const void* k, const voi
                             const int32_t* lens, void* out, int64_t batch, int64_t heads, int64_t kv_heads,
                             int64_t head_dim, int64_t num_blocks, int64_t block_size, int64_t table_width, float scale,
                             int64_t split, int threads) {
-    auto with_type = [&](auto zero) {
+    return with_type(is_bf16, [&](auto zero) {
         using T = decltype(zero);
         Problem<T> c{(const T*)q, (const T*)k, (const T*)v, (T*)out, tables, lens, batch, heads, kv_heads, head_dim,
                      block_size, table_width, scale, split};
         if (head_dim == 64) return decode<64>(c, num_blocks, threads);
         if (head_dim == 128) return decode<128>(c, num_blocks, threads);
         return decode<0>(c, num_blocks, threads);
-    };
-    return is_bf16 ? with_type(bf16()) : with_type(float());
+    });
 }
 
 // Copies rows of `row_bytes`, `k_stride` and `v_stride` bytes apart, to their slots; slot -1 is skipped.

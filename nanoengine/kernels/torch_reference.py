@@ -1,4 +1,4 @@
-"""Paged attention in plain torch: what the other kernels are checked against, and the CPU's last resort.
+"""Every kernel in plain torch: what the others are checked against, and the CPU's last resort.
 
 Shapes: B sequences, N tokens, H query heads, K KV heads, D head size. A cache is [num_blocks, block_size, K, D]; the
 slot of a token is block * block_size + offset. Query heads h * H/K ... (h + 1) * H/K - 1 share KV head h.
@@ -90,3 +90,14 @@ def gather_history(
     if blocks.device.type == "cpu" and not 0 <= int(blocks.min()) <= int(blocks.max()) < num_blocks:
         raise NanoengineError(f"The block table names a block outside the cache, which has {num_blocks}.")
     return tuple(cache.index_select(0, blocks).flatten(0, 1)[:length].transpose(0, 1) for cache in (k_cache, v_cache))
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension of x [.., D], weight [D]."""
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up [n, width] of gate and up side by side, [n, 2 * width]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from nanoengine import kernels
 from nanoengine.models.config import DecoderConfig
 from nanoengine.models.linear import Linear
 
@@ -31,17 +32,17 @@ class Decoder:
         self.norm = weights["model.norm.weight"]
         self.head = Linear(self.embedding if config.tied else weights["lm_head.weight"])
         angles = torch.outer(torch.arange(max_context, dtype=torch.float32), rope_frequencies(config))
-        self.cos = angles.cos().to(self.embedding)  # [max_context, D/2]
-        self.sin = angles.sin().to(self.embedding)
+        self.cos = torch.cat((angles.cos(), angles.cos()), dim=1).to(self.embedding)  # [max_context, D]
+        self.sin = torch.cat((-angles.sin(), angles.sin()), dim=1).to(self.embedding)
 
     def hidden(self, input_ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Last hidden state [N, hidden] of rows with `input_ids` [N] at `positions` [N], both int64."""
         x = F.embedding(input_ids, self.embedding)  # [N, hidden]
-        cos, sin = self.cos[positions, None], self.sin[positions, None]  # [N, 1, D/2]
+        cos, sin = self.cos[positions, None], self.sin[positions, None]  # [N, 1, D]
         for i, layer in enumerate(self.layers):
             x = x + layer.attention(x, cos, sin, lambda q, k, v, i=i: attend(i, q, k, v))
             x = x + layer.mlp(x)
-        return F.rms_norm(x, (self.config.hidden,), self.norm, self.config.rms_eps)
+        return kernels.rms_norm(x, self.norm, self.config.rms_eps)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [N, vocab] of hidden states [N, hidden]."""
@@ -73,17 +74,18 @@ class _Layer:
 
     def attention(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Callable) -> torch.Tensor:
         c = self.config
-        qkv = self.qkv(F.rms_norm(x, (c.hidden,), self.attention_norm, c.rms_eps))
-        q, k, v = qkv.view(len(x), -1, c.head_dim).split([c.heads, c.kv_heads, c.kv_heads], dim=1)  # [N, H|K|K, D]
+        qkv = self.qkv(kernels.rms_norm(x, self.attention_norm, c.rms_eps))
+        qk, v = qkv.view(len(x), -1, c.head_dim).split([c.heads + c.kv_heads, c.kv_heads], dim=1)  # [N, H + K | K, D]
         if c.qk_norm:
-            q = F.rms_norm(q, (c.head_dim,), self.q_norm, c.rms_eps)
-            k = F.rms_norm(k, (c.head_dim,), self.k_norm, c.rms_eps)
-        return self.out(attend(rotate(q, cos, sin), rotate(k, cos, sin), v).flatten(1))
+            q, k = qk.split([c.heads, c.kv_heads], dim=1)
+            norms = kernels.rms_norm(q, self.q_norm, c.rms_eps), kernels.rms_norm(k, self.k_norm, c.rms_eps)
+            qk = torch.cat(norms, dim=1)
+        q, k = rotate(qk, cos, sin).split([c.heads, c.kv_heads], dim=1)
+        return self.out(attend(q, k, v).flatten(1))
 
     def mlp(self, x: torch.Tensor) -> torch.Tensor:
         c = self.config
-        gate, up = self.gate_up(F.rms_norm(x, (c.hidden,), self.mlp_norm, c.rms_eps)).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.down(kernels.silu_mul(self.gate_up(kernels.rms_norm(x, self.mlp_norm, c.rms_eps))))
 
     @property
     def num_bytes(self) -> int:
@@ -93,9 +95,12 @@ class _Layer:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of x [N, heads, D]: dimension i and i + D/2 turn together by the row's angle i."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    """Rotary embedding of x [N, heads, D]: dimensions i and i + D/2 turn together by the row's angle i.
+
+    (a, b) becomes (a cos - b sin, b cos + a sin). Rolled by half of D, each lies where its partner was; the minus is
+    in the first half of sin [N, 1, D].
+    """
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 def rope_frequencies(config: DecoderConfig) -> torch.Tensor:

@@ -3,24 +3,39 @@
 import torch
 import torch.nn.functional as F
 
+from nanoengine import kernels
+from nanoengine.kernels.native import RowLinear
+
+# Up to so many rows, reading the weights is what takes time, and the native kernel reads best. Beyond, in bfloat16, the
+# processor's own matrix instructions win, where it has them; they want another layout.
+FEW_ROWS = 16
+FEW_ROWS_BESIDE_PACKED = 4
+
 
 class Linear:
     """y = x W^T + b for x [N, in], W [out, in], b [out] or None, all of one dtype.
 
-    On a CPU the weights are reordered by oneDNN, the library that torch itself calls; in float32 this reads them
-    about twice as fast as F.linear at batch 1 on some machines (`make bench` prints both). Where the operators are
-    missing the layer is a plain F.linear.
+    On a CPU few rows go through the native kernel. Many go through oneDNN, the library that torch itself calls: in
+    bfloat16 from a second copy of the weights, reordered for it (4 bytes a parameter in all), in float32 from the one
+    that is there. Without a compiler all rows go the second way, from the reordered weights alone; where those
+    operators are missing too the layer is a plain F.linear.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None):
         self.bias = bias
         self.num_bytes = weight.nbytes + (bias.nbytes if bias is not None else 0)
-        self._prepacked = can_prepack(weight)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, None) if self._prepacked else weight
+        in_place = kernels.reads_in_place(weight)
+        prepack = can_prepack(weight) and not (in_place and weight.dtype is torch.float32)
+        self._row_linear = RowLinear(weight, bias) if in_place else None
+        self._few_rows = 0 if not in_place else FEW_ROWS_BESIDE_PACKED if prepack else FEW_ROWS
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None) if prepack else None
+        self._weight = None if prepack else weight
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self._prepacked:
-            return torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, "none", [], "")
+        if len(x) <= self._few_rows:
+            return self._row_linear(x)
+        if self._packed is not None:
+            return torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, "none", [], "")
         return F.linear(x, self._weight, self.bias)
 
 

@@ -118,10 +118,11 @@ def test_logits_and_greedy_tokens_equal_on_small_models_of_each_family(family, d
     logits = last_logits(llm, prompt)
     with torch.inference_mode():
         expected = model(torch.tensor([prompt])).logits[0, -1]
-    tolerance = 1e-4 if dtype == "float32" else 0.06
-    scale = expected.float().abs().max()
-    assert ((logits - expected).float().abs().max() / scale) < tolerance
-    if dtype == "float32":
+        exact = model.float()(torch.tensor([prompt])).logits[0, -1]
+    if dtype == "bfloat16":  # two ways of rounding differ by as much as either differs from the weights in float32
+        assert (logits - exact).abs().max() < 3 * (expected - exact).abs().max()
+    else:
+        assert (logits - expected).abs().max() < 1e-4 * expected.abs().max()
         tokens = llm.generate(prompt, SamplingParams(max_tokens=64, ignore_eos=True), progress=False)[0].token_ids
         assert tokens == greedy_reference(model, prompt, 64)
 
