@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -19,6 +20,9 @@ from nanoengine.models.config import DecoderConfig
 from nanoengine.models.decoder import Decoder
 from nanoengine.models.loader import Checkpoint, load_weights, random_weights
 from nanoengine.models.tokenizer import ChatTokenizer
+
+if TYPE_CHECKING:
+    from nanoengine.engine.trace import Trace
 
 Prompt = str | list[int]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -160,6 +164,12 @@ class LLM:
         return self._need_tokenizer().apply_chat_template(messages)
 
     # Running steps
+
+    def trace(self) -> "Trace":
+        """A record of what the scheduler does from now on, as tables; stop it with `close`, or use `with`."""
+        from nanoengine.engine.trace import Trace  # pandas is not needed to make tokens
+
+        return Trace(self.scheduler)
 
     def step(self) -> Step:
         """Schedule, run and sample one step; returns it with what it sampled and which sequences it finished."""
