@@ -55,6 +55,25 @@ def run(page, number):
     page.locator(".thebe-run-button").nth(number).click()
 
 
+def shows(page, number, text):
+    """Wait until the n-th output holds `text`."""
+    page.wait_for_function(
+        "([n, text]) => document.querySelectorAll('div.cell .cell_output')[n].innerText.includes(text)",
+        arg=[number, text],
+    )
+
+
+def price_leaves(page, number, before):
+    """Wait until the price panel in the n-th output says something else than `before`."""
+    page.wait_for_function(
+        """([n, before]) => {
+            const price = document.querySelectorAll("div.cell .cell_output")[n].querySelector(".widget-html-content");
+            return price && price.innerText !== before;
+        }""",
+        arg=[number, before],
+    )
+
+
 def output(page, number):
     return page.locator("div.cell .cell_output").nth(number)
 
@@ -63,7 +82,7 @@ def test_a_changed_cell_runs_and_shows_its_output(live_page, url):
     page, record = live_page
     write(page, 0, "print(6 * 7)")
     run(page, 0)
-    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('42')")
+    shows(page, 0, "42")
     assert record.outside(url.split("/book/")[0], url.split("/book/")[0].replace("http", "ws")) == []
     assert record.errors == []
 
@@ -94,13 +113,7 @@ def test_a_chart_a_picture_and_a_panel_are_drawn(live_page):
     panel = output(page, 2)
     before = panel.locator(".widget-html-content").inner_text()
     panel.locator("select").first.select_option("llama-3.1-8b")
-    page.wait_for_function(
-        """before => {
-            const el = document.querySelectorAll("div.cell .cell_output")[2].querySelector(".widget-html-content");
-            return el && el.innerText !== before;
-        }""",
-        arg=before,
-    )
+    price_leaves(page, 2, before)
 
 
 def test_a_widget_s_slider_moves_something(live_page):
@@ -116,25 +129,17 @@ def test_a_widget_s_slider_moves_something(live_page):
     handle.focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function(
-        """before => {
-            const el = document.querySelectorAll("div.cell .cell_output")[0].querySelector(".widget-html-content");
-            return el && el.innerText !== before;
-        }""",
-        arg=before,
-    )
+    price_leaves(page, 0, before)
 
 
 def test_an_error_is_shown_and_the_kernel_goes_on(live_page):
     page, _ = live_page
     write(page, 0, "1 / 0")
     run(page, 0)
-    page.wait_for_function(
-        "document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('ZeroDivisionError')"
-    )
+    shows(page, 0, "ZeroDivisionError")
     write(page, 0, "print('still here')")
     run(page, 0)
-    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('still here')")
+    shows(page, 0, "still here")
 
 
 def test_a_cell_that_never_ends_can_be_stopped(live_page):
@@ -143,9 +148,7 @@ def test_a_cell_that_never_ends_can_be_stopped(live_page):
     run(page, 0)
     says(page, "running")
     page.click("text=Interrupt")
-    page.wait_for_function(
-        "document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('KeyboardInterrupt')"
-    )
+    shows(page, 0, "KeyboardInterrupt")
     says(page, "ready")
 
 
@@ -158,7 +161,7 @@ def test_restart_forgets_everything(live_page):
     says(page, "all variables are gone")
     write(page, 0, "print('kept' in globals())")
     run(page, 0)
-    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('False')")
+    shows(page, 0, "False")
 
 
 def test_two_tabs_have_a_kernel_each(live_page, browser, url):
@@ -172,10 +175,10 @@ def test_two_tabs_have_a_kernel_each(live_page, browser, url):
     says(other, "ready")
     write(other, 0, "mine = 1; print('set')")
     run(other, 0)
-    other.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('set')")
+    shows(other, 0, "set")
     write(page, 0, "print('mine' in globals())")
     run(page, 0)
-    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('False')")
+    shows(page, 0, "False")
     context.close()
 
 
@@ -186,7 +189,7 @@ def test_a_kernel_that_was_killed_is_said(live_page):
     says(page, "the last one died; all variables are gone")
     write(page, 0, "print('back again')")
     run(page, 0)
-    page.wait_for_function("document.querySelectorAll('div.cell .cell_output')[0].innerText.includes('back again')")
+    shows(page, 0, "back again")
     page.wait_for_function("document.querySelector('.ne-live-status').textContent === 'ready'")
 
 
