@@ -19,7 +19,10 @@ def possible_cards(devices: pd.DataFrame, readings: pd.DataFrame, gemm_tflop_per
     needed = alt.Chart(readings).transform_filter("datum.reading == reading")
     limits = "{" + ", ".join(f"{row.reading!r}: {row.needed_gb_per_s}" for row in readings.itertuples()) + "}"
     able = f"datum.bandwidth_gb_per_s >= {limits}[reading] && datum.bf16_tflop_per_s >= {gemm_tflop_per_s}"
-    cards = alt.Chart(devices[["name", "bandwidth_gb_per_s", "bf16_tflop_per_s"]])
+    named = devices[["name", "bandwidth_gb_per_s", "bf16_tflop_per_s"]].sort_values("bf16_tflop_per_s")
+    # Names stand right of their points, but for cards that share a bandwidth with a lesser one, and the last one.
+    crowded = named.bandwidth_gb_per_s.duplicated() | (named.bandwidth_gb_per_s == named.bandwidth_gb_per_s.max())
+    cards, lone, others = (alt.Chart(rows) for rows in (named, named[~crowded], named[crowded]))
     x = alt.X("bandwidth_gb_per_s:Q").scale(type="log", domain=[150, 2600], nice=False).title("memory bandwidth (GB/s)")
     y = alt.Y("bf16_tflop_per_s:Q").scale(type="log", domain=[20, 300], nice=False).title("dense bf16 (TFLOP/s)")
     color = alt.condition(able, alt.value(COLORS["nanoengine"]), alt.value(EVIDENCE["construction"]))
@@ -32,7 +35,8 @@ def possible_cards(devices: pd.DataFrame, readings: pd.DataFrame, gemm_tflop_per
             cards.mark_point(filled=True, size=80, opacity=1).encode(
                 x, y, color=color, tooltip=["name:N", "bandwidth_gb_per_s:Q", "bf16_tflop_per_s:Q"]
             ),
-            cards.mark_text(align="left", dx=7, dy=-6, fontSize=11).encode(x, y, text="name:N", color=color),
+            lone.mark_text(align="left", dx=7, dy=-6, fontSize=11).encode(x, y, text="name:N", color=color),
+            others.mark_text(align="right", dx=-7, dy=-6, fontSize=11).encode(x, y, text="name:N", color=color),
         )
         .add_params(picked)
         .properties(

@@ -50,7 +50,7 @@ def prompt_ratio(base: int, marked: int, output: int) -> alt.LayerChart:
     )
     point = alt.Chart(pd.DataFrame({"prompt": [marked]})).transform_calculate(
         ratio=ratio,
-        label=f"'{marked / base:g} times the prompt, ' + format({ratio}, '.2f') + ' times the history'",
+        label=f"format({ratio}, '.2f') + ' times the history'",
     )
     x = alt.X("prompt:Q").scale(type="log", base=2, domain=[base, prompts[-1]], nice=False).title("prompt P (tokens)")
     y = alt.Y("ratio:Q").scale(domain=[0, prompts[-1] / base]).title(f"average history, against P = {base}")
@@ -63,7 +63,7 @@ def prompt_ratio(base: int, marked: int, output: int) -> alt.LayerChart:
         )
         .add_params(output_tokens)
         .properties(
-            title="A longer prompt, diluted by what is generated",
+            title=alt.Title("A longer prompt, diluted", subtitle=f"marked: {marked / base:g} times the prompt"),
             width="container",
             height=260,
             description=f"Ratio of average histories over the prompt's length, against a prompt of {base} tokens. The "

@@ -45,7 +45,7 @@ def causes(simulations: dict[str, Simulation], published: dict[str, float]) -> a
                 y,
                 alt.Color("cause:N")
                 .scale(domain=list(CAUSE_COLORS), range=list(CAUSE_COLORS.values()))
-                .legend(orient="top", title=None, columns=2, labelLimit=300),
+                .legend(orient="top", title=None, columns=1, labelLimit=300),
                 alt.Order("cause:N"),
             ),
             alt.Chart(rules)
